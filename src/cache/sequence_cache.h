@@ -1,0 +1,81 @@
+// One sequence's cache: for every layer and KV head the rows that stay, in their formats, with their true positions.
+//
+// Life of a row: open (exact, recent) -> filling (a tile being completed) -> sealed (immutable, shared between forks) ->
+// dropped. Row index and position are never confused: a row's position travels with it, the next position is counted.
+//
+// Two hooks carry every method: `seal_prompt` (end of prefill of one layer) and the pair `append_row` / `after_attention`
+// (one decode step of one layer).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "cache/spec.h"
+#include "core/arena.h"
+#include "core/bytes.h"
+#include "core/matrix.h"
+#include "core/model_shape.h"
+#include "core/scores.h"
+#include "core/status.h"
+#include "quantize/tile_format.h"
+
+namespace kvartet {
+
+// Exact rows of one layer at the end of its prefill: [tokens, kv_heads, head_dim] each. Only valid during the call.
+struct LayerRows {
+  HeadRows<const float> key;          // after RoPE
+  HeadRows<const float> key_pre;      // before RoPE; data == nullptr unless wants_pre_rope_keys()
+  HeadRows<const float> value;
+  const LayerScores* scores = nullptr;  // what score_need() declared; null on a second prompt
+};
+
+class SequenceCache {
+ public:
+  static Result<SequenceCache> create(const CacheSpec& spec, const ModelShape& shape, std::shared_ptr<Arena> arena);
+  SequenceCache(SequenceCache&&) noexcept;
+  SequenceCache& operator=(SequenceCache&&) noexcept;
+  ~SequenceCache();
+
+  // A second cache with the same rows. Tiles are shared until one side writes (copy on write).
+  SequenceCache fork() const;
+
+  const CacheSpec& spec() const;
+  ScoreNeed score_need() const;  // of the first prompt only: a second prompt is appended, not re-scored
+  bool wants_pre_rope_keys() const;
+  bool wants_weights() const;    // must decode attention export softmax weights for after_attention?
+
+  // --- prefill: layers in any order, each once per prompt; then finish_prompt counts the tokens.
+  Status seal_prompt(int layer, const LayerRows& rows);
+  void finish_prompt(int tokens);
+
+  // --- decode: per layer append_row, attention over views(layer), after_attention; then finish_step.
+  // key, value: [kv_heads, head_dim].
+  Status append_row(int layer, MatView<const float> key, MatView<const float> value);
+  Status after_attention(int layer, MatView<const float> weights);  // [heads, rows]; empty unless wants_weights()
+  void finish_step();
+
+  // What attention walks: one view per KV head, valid until the next call that changes this layer.
+  std::span<const HeadView> views(int layer) const;
+
+  int next_position() const;  // tokens seen so far: the next token's RoPE position, never the row count
+  int rows(int layer, int kv_head) const;
+  std::vector<std::int32_t> positions(int layer, int kv_head) const;  // true position of each row, in row order
+  double mean_rows() const;   // over layers and heads
+  bool acted() const;         // has anything been dropped or written in fewer bits than f16?
+
+  ByteAccount bytes() const;
+  std::vector<StateBuffer> state() const;  // every buffer, named; their sums equal bytes()
+  Status check_integrity() const;          // pieces cover all rows, counts agree, bounds hold; for tests
+
+ private:
+  struct Impl;
+  explicit SequenceCache(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+// Exactly the bytes a cache will hold after a prompt of `prompt_tokens` and `generated` decode steps: no allocation.
+Result<ByteAccount> predict_bytes(const CacheSpec& spec, const ModelShape& shape, int prompt_tokens, int generated);
+
+}  // namespace kvartet

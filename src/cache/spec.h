@@ -1,0 +1,60 @@
+// The spec string: which cache (DESIGN 5). "snapkv:budget=0.25+kivi:bits=4/2"
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/model_shape.h"
+#include "core/status.h"
+#include "quantize/tile_format.h"
+
+namespace kvartet {
+
+enum class Evict : unsigned char { kNone, kStreaming, kSnap };
+
+// Rows: an integer is rows kept, a number below 1 is the share of the prompt kept.
+struct Budget {
+  double value = 0.25;
+  // Rows kept of a prompt of `tokens` (compression.md 4.3: max(least, ceil(share * tokens)) for shares).
+  int rows(int tokens, int least) const;
+  bool operator==(const Budget&) const = default;
+};
+
+enum class Pool : unsigned char { kMax, kAverage };
+
+// A parsed and completed spec: the four questions of DESIGN 4 answered.
+struct CacheSpec {
+  std::string canonical;  // every key printed, in the table's order: what results, reports and explain show
+
+  // evict
+  Evict evict = Evict::kNone;
+  Budget budget;      // snapkv
+  int window = 0;     // snapkv: observation window; streamingllm: recent rows kept
+  int kernel = 7;     // snapkv pooling
+  Pool pool = Pool::kMax;
+  int sinks = 0;      // streamingllm
+
+  // quantize
+  FormatRequest key;
+  FormatRequest value;
+  int residual = 0;   // newest rows kept in f16 (KIVI's R); 0: none, rows are encoded as they come
+
+  bool operator==(const CacheSpec&) const = default;
+};
+
+// kUsage: unknown name, key, value or senseless combination, naming the nearest valid choice.
+Result<CacheSpec> parse_spec(std::string_view text);
+
+// kUsage when the spec does not fit the model (a group that does not divide head_dim, ...). Needs no weights.
+Status check_spec(const CacheSpec& spec, const ModelShape& shape);
+
+// One line per method for `kvartet methods`.
+struct MethodInfo {
+  std::string name;
+  std::string keys;     // "bits=4, group=32, residual=128"
+  std::string summary;  // one sentence
+};
+const std::vector<MethodInfo>& methods();
+
+}  // namespace kvartet

@@ -1,0 +1,65 @@
+#include "core/arena.h"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+namespace kvartet {
+namespace {
+constexpr std::size_t kAlign = 64;
+std::size_t round_up(std::size_t n) { return (n + kAlign - 1) / kAlign * kAlign; }
+}  // namespace
+
+Buffer::Buffer(std::shared_ptr<Arena> arena, std::byte* data, std::size_t size)
+    : arena_(std::move(arena)), data_(data), size_(size) {}
+
+Buffer::Buffer(Buffer&& other) noexcept
+    : arena_(std::move(other.arena_)), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+Buffer& Buffer::operator=(Buffer&& other) noexcept {
+  if (this != &other) {
+    Buffer gone(std::move(*this));
+    arena_ = std::move(other.arena_);
+    data_ = std::exchange(other.data_, nullptr);
+    size_ = std::exchange(other.size_, 0);
+  }
+  return *this;
+}
+
+Buffer::~Buffer() {
+  if (data_ != nullptr) arena_->release(data_, size_);
+}
+
+std::shared_ptr<Arena> Arena::create(std::size_t cap_bytes) { return std::shared_ptr<Arena>(new Arena(cap_bytes)); }
+
+Result<Buffer> Arena::allocate(std::size_t size) {
+  if (fail_in_.load() > 0 && fail_in_.fetch_sub(1) == 1) return exhausted(fmt::format("no memory for {} bytes (injected)", size));
+  std::size_t used = used_.load();
+  do {
+    if (size > cap_ || used > cap_ - size) {
+      return exhausted(fmt::format("the cache needs {} bytes more, but {} of its {} bytes are in use; "
+                                   "raise --fast-tier-bytes or choose a smaller cache (kvartet explain)",
+                                   size, used, cap_));
+    }
+  } while (!used_.compare_exchange_weak(used, used + size));
+  void* data = size == 0 ? nullptr : std::aligned_alloc(kAlign, round_up(size));
+  if (size != 0 && data == nullptr) {
+    used_.fetch_sub(size);
+    return exhausted(fmt::format("the machine has no memory for {} bytes more; choose a smaller cache or context", size));
+  }
+  if (size != 0) std::memset(data, 0, round_up(size));
+  const std::size_t now = used + size;
+  std::size_t peak = peak_.load();
+  while (peak < now && !peak_.compare_exchange_weak(peak, now)) {
+  }
+  return Buffer(shared_from_this(), static_cast<std::byte*>(data), size);
+}
+
+void Arena::release(std::byte* data, std::size_t size) {
+  std::free(data);
+  used_.fetch_sub(size);
+}
+
+}  // namespace kvartet

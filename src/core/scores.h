@@ -1,0 +1,36 @@
+// Attention scores as data: what attention exports and eviction reads (DESIGN 3: data comes down, policies stay above).
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "core/matrix.h"
+
+namespace kvartet {
+
+// What a method asks attention to export at the end of prefill.
+struct ScoreNeed {
+  int window = 0;            // softmax rows of the last `window` queries; 0: none
+  bool column_sums = false;  // per query head and key: the weight it received from all queries
+  void merge(const ScoreNeed& o) {
+    if (o.window > window) window = o.window;
+    column_sums = column_sums || o.column_sums;
+  }
+};
+
+// Of one layer. `window` is [heads, window_rows, tokens]: row i belongs to query tokens - window_rows + i, and is 0 for
+// keys that the query does not see. `column_sums` is [heads, tokens].
+struct LayerScores {
+  int heads = 0;
+  int window_rows = 0;
+  int tokens = 0;
+  std::vector<float> window;
+  std::vector<float> column_sums;
+
+  MatView<const float> head_window(int head) const {
+    const std::size_t n = static_cast<std::size_t>(window_rows) * static_cast<std::size_t>(tokens);
+    return {window.data() + static_cast<std::size_t>(head) * n, static_cast<std::size_t>(window_rows), static_cast<std::size_t>(tokens)};
+  }
+};
+
+}  // namespace kvartet

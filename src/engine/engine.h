@@ -1,0 +1,94 @@
+// The engine as a user of the library sees it: open a model, prefill once for several caches, decode, ask again.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cache/sequence_cache.h"
+#include "core/arena.h"
+#include "core/model_shape.h"
+#include "core/status.h"
+#include "model/vocabulary.h"
+
+namespace kvartet {
+
+struct EngineOptions {
+  std::string model_path;
+  int threads = 1;
+  bool bf16_copy = false;                           // linear layers from a BF16 copy (fidelity)
+  std::size_t fast_tier_bytes = Arena::kNoCap;      // cap over all caches of this engine
+  const std::atomic<bool>* cancel = nullptr;        // set: the running call ends with kCancelled after the current chunk or token
+};
+
+// One sequence: its cache and the logits that predict its next token. Forks share tiles until they differ.
+struct Sequence {
+  SequenceCache cache;
+  std::vector<float> logits;    // [vocab], of the last token seen
+  double prefill_s = 0;         // of the (possibly shared) prefill, compression left out
+  double compress_s = 0;        // this cache's own sealing
+  Sequence fork() const { return {cache.fork(), logits, prefill_s, compress_s}; }
+};
+
+struct SamplingOptions {
+  double temperature = 0;   // 0: greedy, ties go to the lower token id
+  double top_p = 1;
+  std::uint64_t seed = 1;
+};
+
+struct GenerateOptions {
+  int max_tokens = 128;
+  SamplingOptions sampling;
+  std::vector<std::string> stop;  // text that ends the answer; never part of it, also over token borders
+  bool stop_at_newline = false;   // after at least one token (LongBench's samsum)
+};
+
+enum class FinishReason : std::uint8_t { kStop, kLength, kCancelled };
+const char* finish_reason_name(FinishReason reason);  // "stop", "length", "cancelled"
+
+struct Completion {
+  std::string text;                 // valid UTF-8
+  std::vector<Token> tokens;        // as sampled, the end token left out
+  FinishReason finish_reason = FinishReason::kLength;
+  double decode_s = 0;              // first to last token
+  std::vector<double> token_s;      // time of each token after the start of generation
+};
+
+class Engine {
+ public:
+  static Result<std::unique_ptr<Engine>> open(const EngineOptions& options);
+  ~Engine();
+
+  const ModelShape& shape() const;
+  const Vocabulary& vocabulary() const;
+  std::size_t weight_bytes() const;
+  int threads() const;
+
+  // One prefill, one sequence per spec. kUsage: a spec does not fit the model; kBadInput: empty prompt;
+  // kExhausted: longer than the context, or over the byte cap.
+  using Progress = std::function<void(double share)>;
+  Result<std::vector<Sequence>> prefill(std::span<const Token> prompt, std::span<const CacheSpec> specs, const Progress& progress = {});
+
+  // More tokens on a sealed cache (a second question).
+  Status extend(Sequence& sequence, std::span<const Token> tokens);
+
+  // Natural-log likelihood of each of `continuation`'s tokens after what the sequence has seen, teacher-forced in one pass.
+  // Works on a fork: the sequence is unchanged.
+  Result<std::vector<double>> log_likelihoods(const Sequence& sequence, std::span<const Token> continuation);
+
+  // Decodes all sequences as one batch, each until its own end. on_text gets pieces of valid UTF-8 as they are certain.
+  using OnText = std::function<void(int sequence, std::string_view piece)>;
+  Result<std::vector<Completion>> generate(std::span<Sequence* const> sequences, const GenerateOptions& options, const OnText& on_text = {});
+
+ private:
+  struct Impl;
+  explicit Engine(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace kvartet
