@@ -25,15 +25,23 @@ namespace kvartet {
 
 // Exact rows of one layer at the end of its prefill: [tokens, kv_heads, head_dim] each. Only valid during the call.
 struct LayerRows {
-  HeadRows<const float> key;          // after RoPE
-  HeadRows<const float> key_pre;      // before RoPE; data == nullptr unless wants_pre_rope_keys()
+  HeadRows<const float> key;      // after RoPE
+  HeadRows<const float> key_pre;  // before RoPE; data == nullptr unless wants_pre_rope_keys()
   HeadRows<const float> value;
   const LayerScores* scores = nullptr;  // what score_need() declared; null on a second prompt
 };
 
+struct CacheOptions {
+  int threads = 1;  // for sealing prompts; the bits do not depend on it
+};
+
+// A failed seal_prompt, append_row or after_attention leaves its layer as it was, but the layers before it may have gone
+// ahead: the cache is then broken, and every later call of these returns that it is. Other caches are not touched.
 class SequenceCache {
  public:
-  static Result<SequenceCache> create(const CacheSpec& spec, const ModelShape& shape, std::shared_ptr<Arena> arena);
+  // kUsage: the spec does not fit the model.
+  static Result<SequenceCache> create(const CacheSpec& spec, const ModelShape& shape, std::shared_ptr<Arena> arena,
+                                      const CacheOptions& options = {});
   SequenceCache(SequenceCache&&) noexcept;
   SequenceCache& operator=(SequenceCache&&) noexcept;
   ~SequenceCache();
@@ -44,9 +52,10 @@ class SequenceCache {
   const CacheSpec& spec() const;
   ScoreNeed score_need() const;  // of the first prompt only: a second prompt is appended, not re-scored
   bool wants_pre_rope_keys() const;
-  bool wants_weights() const;    // must decode attention export softmax weights for after_attention?
+  bool wants_weights() const;  // must decode attention export softmax weights for after_attention?
 
   // --- prefill: layers in any order, each once per prompt; then finish_prompt counts the tokens.
+  // kBadInput: a NaN, an Inf, or a number that the format cannot hold; kExhausted: no memory.
   Status seal_prompt(int layer, const LayerRows& rows);
   void finish_prompt(int tokens);
 
@@ -62,8 +71,8 @@ class SequenceCache {
   int next_position() const;  // tokens seen so far: the next token's RoPE position, never the row count
   int rows(int layer, int kv_head) const;
   std::vector<std::int32_t> positions(int layer, int kv_head) const;  // true position of each row, in row order
-  double mean_rows() const;   // over layers and heads
-  bool acted() const;         // has anything been dropped or written in fewer bits than f16?
+  double mean_rows() const;                                           // over layers and heads
+  bool acted() const;  // has anything been dropped or written in fewer bits than f16?
 
   ByteAccount bytes() const;
   std::vector<StateBuffer> state() const;  // every buffer, named; their sums equal bytes()
@@ -76,6 +85,7 @@ class SequenceCache {
 };
 
 // Exactly the bytes a cache will hold after a prompt of `prompt_tokens` and `generated` decode steps: no allocation.
+// kUsage: the spec does not fit the model, or a count is negative or absurd.
 Result<ByteAccount> predict_bytes(const CacheSpec& spec, const ModelShape& shape, int prompt_tokens, int generated);
 
 }  // namespace kvartet

@@ -7,6 +7,7 @@
 
 #include "core/model_shape.h"
 #include "core/status.h"
+#include "evict/snapkv.h"
 #include "quantize/tile_format.h"
 
 namespace kvartet {
@@ -16,12 +17,10 @@ enum class Evict : unsigned char { kNone, kStreaming, kSnap };
 // Rows: an integer is rows kept, a number below 1 is the share of the prompt kept.
 struct Budget {
   double value = 0.25;
-  // Rows kept of a prompt of `tokens` (compression.md 4.3: max(least, ceil(share * tokens)) for shares).
+  // Rows kept of a prompt of `tokens`: the integer, or max(least, ceil(share * tokens)) (compression.md 4.3).
   int rows(int tokens, int least) const;
   bool operator==(const Budget&) const = default;
 };
-
-enum class Pool : unsigned char { kMax, kAverage };
 
 // A parsed and completed spec: the four questions of DESIGN 4 answered.
 struct CacheSpec {
@@ -29,16 +28,16 @@ struct CacheSpec {
 
   // evict
   Evict evict = Evict::kNone;
-  Budget budget;      // snapkv
-  int window = 0;     // snapkv: observation window; streamingllm: recent rows kept
-  int kernel = 7;     // snapkv pooling
+  Budget budget;   // snapkv; streamingllm when window is 0
+  int window = 0;  // snapkv: observation window; streamingllm: recent rows kept, 0: budget - sinks
+  int kernel = 7;  // snapkv pooling
   Pool pool = Pool::kMax;
-  int sinks = 0;      // streamingllm
+  int sinks = 0;  // streamingllm
 
   // quantize
   FormatRequest key;
   FormatRequest value;
-  int residual = 0;   // newest rows kept in f16 (KIVI's R); 0: none, rows are encoded as they come
+  int residual = 0;  // newest rows kept in f16 on the sides written in KIVI (its R); 0: rows are encoded as they come
 
   bool operator==(const CacheSpec&) const = default;
 };

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
@@ -9,6 +11,7 @@
 namespace kvartet {
 namespace {
 constexpr std::size_t kAlign = 64;
+constexpr std::size_t kLargest = PTRDIFF_MAX - kAlign;  // rounding up may not overflow; no object can be larger
 std::size_t round_up(std::size_t n) { return (n + kAlign - 1) / kAlign * kAlign; }
 }  // namespace
 
@@ -36,12 +39,14 @@ std::shared_ptr<Arena> Arena::create(std::size_t cap_bytes) { return std::shared
 
 Result<Buffer> Arena::allocate(std::size_t size) {
   if (fail_in_.load() > 0 && fail_in_.fetch_sub(1) == 1) return exhausted(fmt::format("no memory for {} bytes (injected)", size));
+  const std::size_t limit = std::min(cap_, kLargest);
   std::size_t used = used_.load();
   do {
-    if (size > cap_ || used > cap_ - size) {
-      return exhausted(fmt::format("the cache needs {} bytes more, but {} of its {} bytes are in use; "
-                                   "raise --fast-tier-bytes or choose a smaller cache (kvartet explain)",
-                                   size, used, cap_));
+    if (size > limit || used > limit - size) {
+      return exhausted(
+          fmt::format("the cache needs {} bytes more, but {} of its {} bytes are in use; "
+                      "raise --fast-tier-bytes or choose a smaller cache (kvartet explain)",
+                      size, used, limit));
     }
   } while (!used_.compare_exchange_weak(used, used + size));
   void* data = size == 0 ? nullptr : std::aligned_alloc(kAlign, round_up(size));
@@ -52,8 +57,7 @@ Result<Buffer> Arena::allocate(std::size_t size) {
   if (size != 0) std::memset(data, 0, round_up(size));
   const std::size_t now = used + size;
   std::size_t peak = peak_.load();
-  while (peak < now && !peak_.compare_exchange_weak(peak, now)) {
-  }
+  while (peak < now && !peak_.compare_exchange_weak(peak, now)) {}
   return Buffer(shared_from_this(), static_cast<std::byte*>(data), size);
 }
 

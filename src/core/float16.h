@@ -1,4 +1,5 @@
-// IEEE binary16 as it is stored. Conversions round to nearest even; the compiler uses F16C where it may.
+// IEEE binary16 as it is stored. Conversions round to nearest even, as F16C does: this is the
+// portable form for single values; kernels convert whole vectors.
 #pragma once
 
 #include <bit>

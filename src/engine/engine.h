@@ -19,7 +19,7 @@
 namespace kvartet {
 
 struct EngineOptions {
-  std::string model_path;
+  std::string model_path = {};
   int threads = 1;
   bool bf16_copy = false;                           // linear layers from a BF16 copy (fidelity)
   std::size_t fast_tier_bytes = Arena::kNoCap;      // cap over all caches of this engine
@@ -32,7 +32,8 @@ struct Sequence {
   std::vector<float> logits;    // [vocab], of the last token seen
   double prefill_s = 0;         // of the (possibly shared) prefill, compression left out
   double compress_s = 0;        // this cache's own sealing
-  Sequence fork() const { return {cache.fork(), logits, prefill_s, compress_s}; }
+  std::vector<Token> pending;   // sampled, but not yet fed to the model: the next call feeds them first
+  Sequence fork() const { return {cache.fork(), logits, prefill_s, compress_s, pending}; }
 };
 
 struct SamplingOptions {
@@ -43,9 +44,10 @@ struct SamplingOptions {
 
 struct GenerateOptions {
   int max_tokens = 128;
-  SamplingOptions sampling;
-  std::vector<std::string> stop;  // text that ends the answer; never part of it, also over token borders
+  SamplingOptions sampling = {};
+  std::vector<std::string> stop = {};  // text that ends the answer; never part of it, also over token borders
   bool stop_at_newline = false;   // after at least one token (LongBench's samsum)
+  bool ignore_end = false;        // go on after an end token (speed measurements need a fixed number of tokens)
 };
 
 enum class FinishReason : std::uint8_t { kStop, kLength, kCancelled };
@@ -74,14 +76,19 @@ class Engine {
   using Progress = std::function<void(double share)>;
   Result<std::vector<Sequence>> prefill(std::span<const Token> prompt, std::span<const CacheSpec> specs, const Progress& progress = {});
 
-  // More tokens on a sealed cache (a second question).
+  // More tokens on a sealed cache (a second question). After an error the sequence is of no more use.
   Status extend(Sequence& sequence, std::span<const Token> tokens);
 
   // Natural-log likelihood of each of `continuation`'s tokens after what the sequence has seen, teacher-forced in one pass.
   // Works on a fork: the sequence is unchanged.
   Result<std::vector<double>> log_likelihoods(const Sequence& sequence, std::span<const Token> continuation);
 
+  // One decode step with given tokens, one for each sequence, as one batch: their logits are renewed (teacher forcing).
+  Status decode(std::span<Sequence* const> sequences, std::span<const Token> tokens);
+
   // Decodes all sequences as one batch, each until its own end. on_text gets pieces of valid UTF-8 as they are certain.
+  // kUsage: options that make no sense; kExhausted: no room for a single token, or over the byte cap. An interruption is
+  // no error here: what was finished comes back with kCancelled.
   using OnText = std::function<void(int sequence, std::string_view piece)>;
   Result<std::vector<Completion>> generate(std::span<Sequence* const> sequences, const GenerateOptions& options, const OnText& on_text = {});
 

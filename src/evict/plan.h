@@ -2,10 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <vector>
-
-#include "core/scores.h"
 
 namespace kvartet {
 

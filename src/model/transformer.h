@@ -18,17 +18,18 @@ namespace kvartet {
 // Which copy of a layer's weights a graph multiplies with.
 enum class Linear : std::uint8_t {
   kStored,     // as the file has them: decode
-  kConverted,  // the layer converted once per prompt to what this CPU multiplies fastest: prefill. F32 and F16 files: same as kStored
+  kConverted,  // once per prompt to what this CPU multiplies fastest: prefill. F32 and F16 weights stay as stored
 };
 
 struct LoadOptions {
   int threads = 1;
-  bool bf16_copy = false;  // keep a BF16 copy of every layer and use it for everything (fidelity)
+  bool bf16_copy = false;          // keep a BF16 copy of every layer and use it for everything (fidelity)
+  std::uint64_t memory_bytes = 0;  // what loading may need at most; 0: what the machine and its control group have free
 };
 
 struct LayerInputs {
-  MatView<float> q;      // [tokens, heads * head_dim], after RoPE
-  MatView<float> k;      // [tokens, kv_heads * head_dim], after RoPE
+  MatView<float> q;  // [tokens, heads * head_dim], after RoPE
+  MatView<float> k;  // [tokens, kv_heads * head_dim], after RoPE
   MatView<float> v;
   MatView<float> k_pre;  // before RoPE; left alone when data == nullptr
 };
@@ -46,7 +47,8 @@ class Transformer {
   virtual Status embed(std::span<const std::int32_t> tokens, MatView<float> x) = 0;
   // Makes `layer`'s converted weights ready (cheap when they are); call before kConverted is used for it.
   virtual Status convert_layer(int layer) = 0;
-  virtual Status pre_attention(int layer, Linear linear, MatView<const float> x, std::span<const std::int32_t> positions, const LayerInputs& out) = 0;
+  virtual Status pre_attention(int layer, Linear linear, MatView<const float> x, std::span<const std::int32_t> positions,
+                               const LayerInputs& out) = 0;
   // x <- x + Wo attention, then x <- x + ffn(norm(x)). attention: [tokens, heads * head_dim].
   virtual Status post_attention(int layer, Linear linear, MatView<const float> attention, MatView<float> x) = 0;
   // logits: [tokens, vocab].

@@ -34,6 +34,8 @@ class Vocabulary {
 
   // Name of the recognized template family ("chatml", "llama3", ...), "" when the model has none we know.
   virtual std::string chat_family() const = 0;
+  // The template's own text (Jinja), "" when the file has none: default system messages stand in it.
+  virtual std::string chat_template() const { return {}; }
 };
 
 // The pieces around user text for a chat family: before + text + after, as tokens. Empty family: BOS (if asked) + text.

@@ -69,6 +69,7 @@ struct TileFormat {
   int row_step = 1;   // rows are encoded in multiples of this (KIVI keys: the group length)
   int bits = 0;       // of a code; 16 and 32 for f16 and f32
   int group = 0;      // elements that share a scale; 0: no scales
+  int group_bytes = 0;  // of a group's scale, and of its zero point if it has one
   std::size_t tile_bytes = 0;
   TileKernels kernels;
 

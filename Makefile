@@ -1,0 +1,41 @@
+# The way in: `make demo` shows the product, `make test` judges it. Both install what is missing, and only that.
+.DEFAULT_GOAL := build
+.PHONY: setup program build demo test test-full format tidy clean
+
+TEST_JOBS ?= 2
+CLANG_FORMAT ?= clang-format-19
+CLANG_TIDY ?= clang-tidy-19
+
+setup:            # Debian packages, .venv, model, essays
+	@scripts/setup
+
+program: setup    # build/release/kvartet alone
+	@cmake --preset release >/dev/null
+	@cmake --build --preset release --target kvartet
+
+build: setup      # the program and every test
+	@cmake --preset release >/dev/null
+	@cmake --build --preset release
+
+demo: program     # the benchmark of the README, into results/demo
+	@scripts/demo
+
+test: build       # the quick set: at most 10 minutes on two cores after building
+	@ctest --preset release -j $(TEST_JOBS)
+
+test-full: test   # the same under the address, undefined-behaviour and thread sanitizers
+	@cmake --preset asan >/dev/null
+	@cmake --build --preset asan
+	@ctest --preset asan -j $(TEST_JOBS)
+	@cmake --preset tsan >/dev/null
+	@cmake --build --preset tsan
+	@ctest --preset tsan -j $(TEST_JOBS)
+
+format:           # rewrites the sources in the project's style
+	@git ls-files --cached --others --exclude-standard 'src/*.cc' 'src/*.h' 'tests/*.cc' 'tests/*.h' | xargs $(CLANG_FORMAT) -i
+
+tidy: build       # clang-tidy over the library and the program
+	@git ls-files --cached --others --exclude-standard 'src/*.cc' | grep -vE '_(test|bench)\.cc$$' | xargs -P 2 -n 4 $(CLANG_TIDY) --quiet -p build/release
+
+clean:            # builds only; setup's .venv and models/ stay
+	@rm -rf build

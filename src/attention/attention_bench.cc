@@ -1,0 +1,229 @@
+// Prefill attention as a share of this machine's f32 multiply-add peak, and decode attention in bytes per second.
+// Shape S: 9 query heads, 3 KV heads, head_dim 64 (SmolLM2-135M).
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+#include <benchmark/benchmark.h>
+
+#include "attention/decode_attention.h"
+#include "attention/prefill_attention.h"
+#include "core/clock.h"
+#include "core/parallel_for.h"
+#include "core/rng.h"
+#include "quantize/tile_format.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "attention/attention_bench.cc"
+#include "simd/dispatch.h"
+
+HWY_BEFORE_NAMESPACE()
+  ;
+  namespace kvartet::HWY_NAMESPACE {
+  namespace hn = hwy::HWY_NAMESPACE;
+
+  // `rounds` rounds of 12 independent multiply-adds; returns how many floating-point operations that was.
+  double multiply_adds(long rounds, float* sink) {
+    const HWY_CAPPED(float, 16) d;
+    const auto x = hn::Set(d, *sink);
+    auto a = x, b = x, c = x, e = x, f = x, g = x, h = x, i = x, j = x, k = x, l = x, m = x;
+    for (long r = 0; r < rounds; ++r) {
+      a = hn::MulAdd(a, x, x), b = hn::MulAdd(b, x, x), c = hn::MulAdd(c, x, x), e = hn::MulAdd(e, x, x);
+      f = hn::MulAdd(f, x, x), g = hn::MulAdd(g, x, x), h = hn::MulAdd(h, x, x), i = hn::MulAdd(i, x, x);
+      j = hn::MulAdd(j, x, x), k = hn::MulAdd(k, x, x), l = hn::MulAdd(l, x, x), m = hn::MulAdd(m, x, x);
+    }
+    a = hn::Add(hn::Add(hn::Add(a, b), hn::Add(c, e)), hn::Add(hn::Add(f, g), hn::Add(h, i)));
+    a = hn::Add(a, hn::Add(hn::Add(j, k), hn::Add(l, m)));
+    *sink = hn::GetLane(a);
+    return 2.0 * 12.0 * static_cast<double>(hn::Lanes(d)) * static_cast<double>(rounds);
+  }
+
+  }  // namespace kvartet::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace kvartet {
+HWY_EXPORT(multiply_adds);
+namespace {
+
+constexpr int kHeads = 9;
+constexpr int kKvHeads = 3;
+constexpr int kHeadDim = 64;
+
+std::size_t uz(int i) { return static_cast<std::size_t>(i); }
+
+std::vector<float> random_floats(std::size_t count, std::uint64_t stream) {
+  Rng rng(1, stream);
+  std::vector<float> x(count);
+  for (float& v : x) v = static_cast<float>(rng.uniform() * 2 - 1);
+  return x;
+}
+
+// Best of a few short runs: the peak is a ceiling, and neighbours only ever lower it.
+double peak_flops(int threads) {
+  double best = 0;
+  for (int run = 0; run < 5; ++run) {
+    std::vector<double> operations(uz(threads));
+    const double begin = Clock::real().seconds();
+    parallel_for(threads, threads, [&](int index, int) {
+      float sink = 0.5F;
+      operations[uz(index)] = SIMD_CHOOSE(multiply_adds)(4'000'000, &sink);
+      benchmark::DoNotOptimize(sink);
+    });
+    double sum = 0;
+    for (const double o : operations) sum += o;
+    best = std::max(best, sum / (Clock::real().seconds() - begin));
+  }
+  return best;
+}
+
+// Args: tokens, chunk, threads.
+void prefill(benchmark::State& state) {
+  const std::size_t tokens = static_cast<std::size_t>(state.range(0));
+  const std::size_t chunk = static_cast<std::size_t>(state.range(1));
+  const int threads = static_cast<int>(state.range(2));
+  const std::vector<float> q = random_floats(tokens * kHeads * kHeadDim, 1);
+  const std::vector<float> k = random_floats(tokens * kKvHeads * kHeadDim, 2);
+  const std::vector<float> v = random_floats(tokens * kKvHeads * kHeadDim, 3);
+  std::vector<float> out(q.size());
+  const HeadRows<const float> all_q{q.data(), tokens, kHeads, kHeadDim, kHeads * kHeadDim};
+  const HeadRows<const float> all_k{k.data(), tokens, kKvHeads, kHeadDim, kKvHeads * kHeadDim};
+  const HeadRows<const float> all_v{v.data(), tokens, kKvHeads, kHeadDim, kKvHeads * kHeadDim};
+  const HeadRows<float> all_out{out.data(), tokens, kHeads, kHeadDim, kHeads * kHeadDim};
+  PrefillAttention attention(threads);
+  double peak = 0;
+  double best = 1e9;
+  for (auto _ : state) {
+    state.PauseTiming();
+    peak = std::max(peak, peak_flops(threads));
+    state.ResumeTiming();
+    const double start = Clock::real().seconds();
+    for (std::size_t begin = 0; begin < tokens; begin += chunk) {
+      const std::size_t end = std::min(begin + chunk, tokens);
+      attention.run({.q = all_q.token_range(begin, end),
+                     .k = all_k.token_range(0, end),
+                     .v = all_v.token_range(0, end),
+                     .first = static_cast<int>(begin),
+                     .kept = static_cast<int>(begin),
+                     .prefix = {},
+                     .out = all_out.token_range(begin, end)});
+    }
+    best = std::min(best, Clock::real().seconds() - start);
+  }
+  const double n = static_cast<double>(tokens);
+  const double flops = 4.0 * kHeadDim * kHeads * n * (n + 1) / 2;
+  state.counters["GFLOP/s"] = flops / best * 1e-9;
+  state.counters["peak_GFLOP/s"] = peak * 1e-9;
+  state.counters["of_peak"] = flops / best / peak;
+  state.counters["best_ms"] = best * 1e3;
+}
+BENCHMARK(prefill)
+    ->ArgNames({"tokens", "chunk", "threads"})
+    ->Args({4096, 4096, 1})
+    ->Args({4096, 512, 1})
+    ->Args({4096, 512, 2})
+    ->Args({7168, 512, 1})
+    ->Args({7168, 512, 2})
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime()
+    ->Iterations(5);
+
+// One layer's rows in tiles of one format pair, all KV heads.
+struct Layer {
+  TileFormat keys;
+  TileFormat values;
+  std::vector<std::byte> tiles;
+  std::vector<TilePiece> pieces;
+  std::vector<HeadView> views;
+
+  Layer(const FormatRequest& request, int rows)
+      : keys(std::move(make_tile_format(request, Side::kKey, kHeadDim)).value()),
+        values(std::move(make_tile_format(request, Side::kValue, kHeadDim)).value()) {
+    const std::size_t per_head = tile_count(keys, rows) * keys.tile_bytes + tile_count(values, rows) * values.tile_bytes;
+    tiles.resize(kKvHeads * per_head + 64);
+    pieces.reserve(kKvHeads * (tile_count(keys, rows) + tile_count(values, rows)));
+    void* start = tiles.data();
+    std::size_t space = tiles.size();
+    std::byte* at = static_cast<std::byte*>(std::align(64, 1, start, space));
+    for (int head = 0; head < kKvHeads; ++head) {
+      HeadView view;
+      view.rows = rows;
+      view.keys = fill(keys, rows, at, 10 + static_cast<std::uint64_t>(head));
+      at += tile_count(keys, rows) * keys.tile_bytes;
+      view.values = fill(values, rows, at, 20 + static_cast<std::uint64_t>(head));
+      at += tile_count(values, rows) * values.tile_bytes;
+      views.push_back(view);
+    }
+  }
+
+  static std::size_t tile_count(const TileFormat& format, int rows) {
+    return uz((rows + format.tile_rows - 1) / format.tile_rows);
+  }
+
+  std::span<const TilePiece> fill(const TileFormat& format, int rows, std::byte* at, std::uint64_t stream) {
+    const std::size_t first = pieces.size();
+    const std::vector<float> data = random_floats(uz(rows) * kHeadDim, stream);
+    for (int row = 0; row < rows; row += format.tile_rows, at += format.tile_bytes) {
+      const int count = std::min(format.tile_rows, rows - row);
+      const MatView<const float> part{data.data() + uz(row) * kHeadDim, uz(count), kHeadDim};
+      if (!format.kernels.encode(format, at, 0, part).ok()) std::abort();
+      pieces.push_back({&format, at, row, 0, count});
+    }
+    return {pieces.data() + first, pieces.size() - first};
+  }
+};
+
+// Thirty layers, so that the cache does not fit the processor's. Args: rows, threads.
+void decode(benchmark::State& state, const FormatRequest& request) {
+  constexpr int kLayers = 30;
+  const int rows = static_cast<int>(state.range(0));
+  std::vector<std::unique_ptr<Layer>> layers;
+  double bytes = 0;
+  for (int l = 0; l < kLayers; ++l) {
+    layers.push_back(std::make_unique<Layer>(request, rows));
+    bytes += static_cast<double>(layers.back()->tiles.size());
+  }
+  const std::vector<float> q = random_floats(kHeads * kHeadDim, 1);
+  std::vector<float> out(q.size());
+  DecodeAttention attention(static_cast<int>(state.range(1)));
+  std::vector<AttentionTask> tasks;
+  double best = 1e9;
+  for (auto _ : state) {
+    const double start = Clock::real().seconds();
+    for (const auto& layer : layers) {
+      tasks.clear();
+      for (int head = 0; head < kKvHeads; ++head) {
+        const std::size_t offset = uz(head) * kHeads / kKvHeads * kHeadDim;
+        AttentionTask task;
+        task.view = layer->views[uz(head)];
+        task.q = q.data() + offset;
+        task.q_stride = task.out_stride = kHeadDim;
+        task.queries = kHeads / kKvHeads;
+        task.head_dim = kHeadDim;
+        task.out = out.data() + offset;
+        tasks.push_back(task);
+      }
+      attention.run(tasks);
+    }
+    best = std::min(best, Clock::real().seconds() - start);
+  }
+  state.counters["GB/s"] = bytes / best * 1e-9;
+  state.counters["best_ms"] = best * 1e3;
+}
+BENCHMARK_CAPTURE(decode, f16, FormatRequest{})
+    ->ArgNames({"rows", "threads"})
+    ->Args({7168, 1})
+    ->Args({7168, 2})
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime();
+BENCHMARK_CAPTURE(decode, kivi4, FormatRequest{.name = "kivi", .bits = 4, .group = 32})
+    ->ArgNames({"rows", "threads"})
+    ->Args({7168, 1})
+    ->Args({7168, 2})
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime();
+
+}  // namespace
+}  // namespace kvartet
+#endif

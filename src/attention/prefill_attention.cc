@@ -1,0 +1,256 @@
+#include "attention/prefill_attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "attention/attention_kernels.h"
+#include "attention/packed_queries.h"
+#include "attention/softmax_partial.h"
+#include "core/check.h"
+#include "core/parallel_for.h"
+
+namespace kvartet {
+namespace {
+
+constexpr int kTileRows = 144;  // (token, query head) rows per tile: its logits, sums and queries stay in the second-level cache
+constexpr float kNoLogit = -std::numeric_limits<float>::infinity();
+
+std::size_t uz(int i) { return static_cast<std::size_t>(i); }
+int divide_up(int a, int b) { return (a + b - 1) / b; }
+
+// Keys that the query at row `position` of k sees.
+ColumnRange visible_rows(int position, int window) { return {window > 0 ? std::max(0, position - window + 1) : 0, position + 1}; }
+
+ColumnRange within_block(ColumnRange rows, int block_begin) {
+  const auto clamp = [block_begin](int row) { return std::clamp(row - block_begin, 0, kPrefillBlock); };
+  return {clamp(rows.begin), clamp(rows.end)};
+}
+
+}  // namespace
+
+// How one call is cut: by KV head and tile of tokens on the query side, into fixed blocks on the key side.
+struct PrefillAttention::Layout {
+  AttentionKernels kernels;
+  int group = 0;  // query heads per KV head
+  int head_dim = 0;
+  int tile_tokens = 0;
+  int tiles = 0;        // per KV head
+  int tile_groups = 0;  // micro tiles of kMicroRows rows in a full tile
+  int first_block = 0;  // blocks of k in front of it lie outside every query's window
+  int end_block = 0;
+  SoftmaxPartial prefix;  // of all queries, [kv_heads * tokens * group]; acc null: no prefix
+
+  explicit Layout(const PrefillTask& task) : kernels(attention_kernels()) {
+    group = static_cast<int>(task.q.heads / task.k.heads);
+    head_dim = static_cast<int>(task.q.head_dim);
+    tile_tokens = std::max(1, kTileRows / group);
+    tiles = divide_up(static_cast<int>(task.q.tokens), tile_tokens);
+    tile_groups = divide_up(tile_tokens * group, kMicroRows);
+    first_block = visible_rows(task.first, task.window).begin / kPrefillBlock;
+    end_block = divide_up(task.first + static_cast<int>(task.q.tokens), kPrefillBlock);
+  }
+
+  std::size_t key_offset(int kv_head) const {
+    return uz(kv_head) * (kernels.key_block_floats(head_dim) + kernels.value_block_floats(head_dim));
+  }
+  std::size_t value_offset(int kv_head) const { return key_offset(kv_head) + kernels.key_block_floats(head_dim); }
+};
+
+void PrefillAttention::pack(const PrefillTask& task, const Layout& layout) {
+  KV_CHECK(task.kept >= 0 && task.kept <= std::min(packed_rows_, task.first));
+  if (task.kept == 0) packed_first_block_ = layout.first_block;
+  KV_CHECK(layout.first_block >= packed_first_block_);
+  const int kv_heads = static_cast<int>(task.k.heads);
+  const int rows = task.first + static_cast<int>(task.q.tokens);
+  const int first = std::max(layout.first_block, task.kept / kPrefillBlock);
+  if (packed_.size() < uz(layout.end_block)) packed_.resize(uz(layout.end_block));
+  for (int block = first; block < layout.end_block; ++block) packed_[uz(block)].ensure(layout.key_offset(kv_heads));
+  parallel_for(threads_, kv_heads * (layout.end_block - first), [&](int index, int) {
+    const int kv_head = index % kv_heads;
+    const int block = first + index / kv_heads;
+    const std::size_t begin = uz(block * kPrefillBlock);
+    const std::size_t end = std::min(begin + uz(kPrefillBlock), uz(rows));
+    float* const packed = packed_[uz(block)].data();
+    layout.kernels.pack_keys(task.k.head(uz(kv_head)).row_range(begin, end), packed + layout.key_offset(kv_head));
+    layout.kernels.pack_values(task.v.head(uz(kv_head)).row_range(begin, end), packed + layout.value_offset(kv_head));
+  });
+  packed_rows_ = rows;
+}
+
+// Every query's partial result over the sealed rows, by the decode path: each format scores its own tiles.
+void PrefillAttention::attend_to_prefix(const PrefillTask& task, Layout* layout) {
+  const std::size_t head_dim = task.q.head_dim;
+  const std::size_t group = uz(layout->group);
+  const std::size_t head_queries = task.q.tokens * group;  // of one KV head
+  const std::size_t queries = task.k.heads * head_queries;
+  const std::size_t padded = AlignedScratch::padded(queries);
+  float* const max = prefix_.ensure(2 * padded + 2 * queries * head_dim);
+  float* const sum = max + padded;
+  float* const acc = sum + padded;
+  float* const gathered = acc + queries * head_dim;
+  layout->prefix = {max, sum, acc, static_cast<int>(queries), layout->head_dim};
+  prefix_tasks_.clear();
+  for (std::size_t kv_head = 0; kv_head < task.k.heads; ++kv_head) {
+    const std::size_t first = kv_head * head_queries;
+    for (std::size_t t = 0; t < task.q.tokens; ++t) {
+      std::copy_n(task.q.row(t, kv_head * group), group * head_dim, gathered + (first + t * group) * head_dim);
+    }
+    AttentionTask head;
+    head.view = task.prefix[kv_head];
+    head.q = gathered + first * head_dim;
+    head.q_stride = head_dim;
+    head.queries = static_cast<int>(head_queries);
+    head.head_dim = layout->head_dim;
+    head.partial = {max + first, sum + first, acc + first * head_dim, head.queries, head.head_dim};
+    prefix_tasks_.push_back(head);
+  }
+  prefix_attention_.run(prefix_tasks_);
+}
+
+// A tile of query rows of one KV head, walked over the blocks that its rows see.
+class PrefillAttention::Tile {
+ public:
+  static std::size_t floats(const Layout& l) {
+    const std::size_t rows = AlignedScratch::padded(uz(l.tile_groups * kMicroRows));
+    return rows * (uz(l.head_dim) + uz(kPrefillBlock) + l.kernels.acc_stride(l.head_dim) + 3 + 2) +
+           AlignedScratch::padded(2 * uz(l.tile_groups));
+  }
+
+  Tile(const PrefillTask& task, const Layout& layout, int tile, int kv_head, float* scratch)
+      : task_(task), layout_(layout), kv_head_(kv_head), stride_(layout.kernels.acc_stride(layout.head_dim)) {
+    rows_ = {.first_token = tile * layout.tile_tokens, .group = layout.group, .first_head = kv_head * layout.group};
+    rows_.tokens = std::min(layout.tile_tokens, static_cast<int>(task.q.tokens) - rows_.first_token);
+    const std::size_t padded = AlignedScratch::padded(uz(layout.tile_groups * kMicroRows));
+    queries_ = scratch;
+    logits_ = queries_ + padded * uz(layout.head_dim);
+    acc_ = logits_ + padded * uz(kPrefillBlock);
+    max_ = acc_ + padded * stride_;
+    sum_ = max_ + padded;
+    rescale_ = sum_ + padded;
+    static_assert(sizeof(ColumnRange) == 2 * sizeof(float));
+    visible_ = reinterpret_cast<ColumnRange*>(rescale_ + padded);
+    columns_ = visible_ + padded;
+  }
+
+  void run(std::span<AlignedScratch> blocks) {
+    pack_queries(task_.q, rows_, queries_);
+    start_rows();
+    const int last = (visible_[rows_.rows() - 1].end - 1) / kPrefillBlock;
+    for (int block = visible_[0].begin / kPrefillBlock; block <= last; ++block) {
+      run_block(block, blocks[uz(block)].data(), block < last ? blocks[uz(block + 1)].data() : nullptr);
+    }
+    write_rows();
+  }
+
+ private:
+  void start_rows() {
+    const int padded = rows_.groups() * kMicroRows;
+    std::fill_n(max_, padded, kNoLogit);
+    std::fill_n(sum_, padded, 0.0F);
+    std::fill_n(acc_, uz(padded) * stride_, 0.0F);
+    for (int r = 0; r < padded; ++r) {  // rows to spare see what the last row sees
+      visible_[r] = visible_rows(task_.first + rows_.token(std::min(r, rows_.rows() - 1)), task_.window);
+    }
+  }
+
+  void run_block(int block, const float* packed, const float* next) {
+    const int begin = block * kPrefillBlock;
+    for (int g = 0; g < rows_.groups(); ++g) {
+      columns_[g] = {within_block(visible_[g * kMicroRows], begin).begin,
+                     within_block(visible_[g * kMicroRows + kMicroRows - 1], begin).end};
+    }
+    const PrefillTile tile{.queries = queries_,
+                           .groups = rows_.groups(),
+                           .head_dim = layout_.head_dim,
+                           .keys = packed + layout_.key_offset(kv_head_),
+                           .values = packed + layout_.value_offset(kv_head_),
+                           .next_keys = next == nullptr ? nullptr : next + layout_.key_offset(kv_head_),
+                           .columns = columns_,
+                           .logits = logits_,
+                           .rescale = rescale_,
+                           .acc = acc_};
+    layout_.kernels.score_tile(tile);
+    for (int g = 0; g < rows_.groups(); ++g) {
+      if (columns_[g].begin < columns_[g].end) weigh_group(g, begin);
+    }
+    layout_.kernels.accumulate_tile(tile);
+  }
+
+  void weigh_group(int g, int block_begin) {
+    const int row = g * kMicroRows;
+    float* const logits = logits_ + uz(row) * uz(kPrefillBlock);
+    if (visible_[row].end < block_begin + kPrefillBlock || visible_[row + kMicroRows - 1].begin > block_begin) {
+      for (int r = 0; r < kMicroRows; ++r) hide_unseen(visible_[row + r], block_begin, logits + r * kPrefillBlock);
+    }
+    layout_.kernels.online_softmax_two({.logits = logits,
+                                        .stride = uz(kPrefillBlock),
+                                        .rows = kMicroRows,
+                                        .columns = columns_[g],
+                                        .max = max_ + row,
+                                        .sum = sum_ + row,
+                                        .rescale = rescale_ + row});
+  }
+
+  static void hide_unseen(ColumnRange visible, int block_begin, float* logits) {
+    const ColumnRange seen = within_block(visible, block_begin);
+    std::fill(logits, logits + seen.begin, kNoLogit);
+    std::fill(logits + seen.end, logits + kPrefillBlock, kNoLogit);
+  }
+
+  void write_rows() {
+    int r = 0;
+    for (int token = rows_.first_token; token < rows_.first_token + rows_.tokens; ++token) {
+      for (int head = rows_.first_head; head < rows_.first_head + rows_.group; ++head, ++r) {
+        write_row(r, task_.out.row(uz(token), uz(head)));
+      }
+    }
+  }
+
+  void write_row(int r, float* out) {
+    float max = max_[r] * kLn2;  // partial results speak in natural logarithms
+    SoftmaxPartial result{&max, sum_ + r, acc_ + uz(r) * stride_, 1, layout_.head_dim};
+    if (layout_.prefix.acc != nullptr) {
+      const std::size_t query = uz(kv_head_) * task_.q.tokens * uz(rows_.group) + uz(rows_.first_token * rows_.group + r);
+      const SoftmaxPartial exact = result;
+      result.max = layout_.prefix.max + query;
+      result.sum = layout_.prefix.sum + query;
+      result.acc = layout_.prefix.acc + query * uz(layout_.head_dim);
+      merge_partial(result, exact);
+    }
+    finish_partial(result, {out, 1, uz(layout_.head_dim)});
+  }
+
+  const PrefillTask& task_;
+  const Layout& layout_;
+  int kv_head_;
+  std::size_t stride_;  // of acc_
+  TileRows rows_;
+  float* queries_ = nullptr;  // packed
+  float* logits_ = nullptr;
+  float* acc_ = nullptr;
+  float* max_ = nullptr;  // [rows]
+  float* sum_ = nullptr;
+  float* rescale_ = nullptr;
+  ColumnRange* visible_ = nullptr;  // [rows], rows of k
+  ColumnRange* columns_ = nullptr;  // [groups], columns of the current block that some row of the group sees
+};
+
+void PrefillAttention::run(const PrefillTask& task) {
+  if (task.q.tokens == 0) return;
+  KV_CHECK(task.k.heads > 0 && task.q.heads % task.k.heads == 0 && task.first >= 0);
+  KV_CHECK(uz(task.first) + task.q.tokens <= task.k.tokens && task.k.tokens == task.v.tokens);
+  KV_CHECK(task.prefix.empty() || task.prefix.size() == task.k.heads);
+  Layout layout(task);
+  pack(task, layout);
+  if (!task.prefix.empty()) attend_to_prefix(task, &layout);
+  const int kv_heads = static_cast<int>(task.k.heads);
+  const std::size_t floats = Tile::floats(layout);
+  float* const scratch = tiles_.ensure(uz(threads_) * floats);
+  // The last tiles see the most keys: they go first, so that no thread is left alone with a long one.
+  parallel_for(threads_, layout.tiles * kv_heads, [&](int index, int worker) {
+    Tile(task, layout, layout.tiles - 1 - index / kv_heads, index % kv_heads, scratch + uz(worker) * floats).run(packed_);
+  });
+}
+
+}  // namespace kvartet

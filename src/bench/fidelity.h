@@ -1,0 +1,74 @@
+// Fidelity: how far the next-token distributions through a cache are from those through `full`, on real text.
+//
+// One prefill of a prefix feeds `full` and all caches; then the text goes on token by token through all of them as one
+// decode batch (teacher forcing), the path that generation takes, so that caches which act while decoding show it. The
+// first prediction comes straight from the prefill, where attention is exact for every cache (compression.md R6): it is
+// the same for all and left out.
+#pragma once
+
+#include <functional>
+#include <nlohmann/json_fwd.hpp>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cache/spec.h"
+#include "core/status.h"
+#include "engine/engine.h"
+
+namespace kvartet {
+
+// Distance of one stream of logit rows to another over the same tokens.
+class LogitComparison {
+ public:
+  // `reference` and `logits` predict `target`; equal sizes, target an index into them.
+  void add(std::span<const float> reference, std::span<const float> logits, int target);
+
+  int tokens() const { return static_cast<int>(kl_.size()); }
+  double kl_mean() const;         // of KL(reference || logits), nats
+  double kl_p99() const;          // nearest rank: the smallest value that 99 % of the positions do not exceed
+  double top1_agreement() const;  // share of positions with the same most likely token (ties: the lower id)
+  double perplexity() const;      // of the targets under `logits`
+  double reference_perplexity() const;
+
+ private:
+  std::vector<double> kl_;
+  int agreements_ = 0;
+  double log_likelihood_ = 0;
+  double reference_log_likelihood_ = 0;
+};
+
+struct FidelityRow {
+  std::string spec;
+  int tokens = 0;
+  double kl_mean = 0;
+  double kl_p99 = 0;
+  double top1_agreement = 0;
+  double perplexity = 0;
+  double compression_ratio = 0;  // f16 / allocated bytes at the end
+  bool acted = false;
+};
+
+struct FidelityReport {
+  std::string reference_spec;
+  int prefix_tokens = 0;
+  int tokens = 0;  // compared positions
+  double reference_perplexity = 0;
+  std::vector<FidelityRow> rows;  // the reference is never a row
+};
+
+struct FidelityRequest {
+  int context = 4096;  // tokens of the text used: prefix and compared ones
+  int tokens = 256;    // compared ones
+};
+
+// `text` is raw text as tokens (with BOS where the model wants it). kBadInput: shorter than `context`; kUsage: no room
+// for a prefix; kExhausted: beyond the model's context; kCancelled; else as prefill.
+Result<FidelityReport> measure_fidelity(Engine& engine, std::span<const Token> text, const FidelityRequest& request,
+                                        std::span<const CacheSpec> specs, const std::function<void(double share)>& progress = {});
+
+// {"reference": {spec, tokens, perplexity}, "rows": [...]} (DESIGN 6).
+nlohmann::json fidelity_json(const FidelityReport& report);
+std::string fidelity_table(const FidelityReport& report);
+
+}  // namespace kvartet

@@ -1,0 +1,82 @@
+#include "bench/json_lines.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+namespace kvartet {
+namespace {
+
+struct Outcome {
+  std::vector<std::pair<int, std::string>> read;  // line, field "a"
+  std::vector<SkippedLine> skipped;
+};
+
+Outcome read(std::string_view text) {
+  Outcome outcome;
+  outcome.skipped = read_json_lines(text, "f.jsonl", [&](int line, const nlohmann::json& object) -> Status {
+    KV_ASSIGN(const std::string a, text_field(object, "a"));
+    outcome.read.emplace_back(line, a);
+    return {};
+  });
+  return outcome;
+}
+
+// user-needs C20: BOM, CRLF, blank lines and a missing final newline are fine.
+TEST(JsonLines, AcceptsWhatEditorsDo) {
+  const Outcome outcome = read("\xEF\xBB\xBF{\"a\":\"1\"}\r\n\r\n \t\n{\"a\":\"2\"}\n{\"a\":\"3\"}");
+  EXPECT_TRUE(outcome.skipped.empty());
+  EXPECT_EQ(outcome.read, (std::vector<std::pair<int, std::string>>{{1, "1"}, {4, "2"}, {5, "3"}}));
+  EXPECT_TRUE(read("\xEF\xBB\xBF\n{\"a\":\"1\"}").skipped.empty());
+  EXPECT_TRUE(read("").read.empty());
+  EXPECT_TRUE(read("\n\n").skipped.empty());
+}
+
+// user-needs C20: the rest is reported as file:line.
+TEST(JsonLines, ReportsEveryBadLineWithItsReason) {
+  using namespace std::string_literals;
+  const std::string text =
+      "{\"a\":\"1\"}\n{\"b\":1}\n{\"a\":\"x\0y\"}\n{\"a\":\"\xff\"}\n{\"a\":\n[1]\n{\"a\":5}\n{\"a\":1e999}\n{\"a\":\"9\"}\n"s;
+  const Outcome outcome = read(text);
+  EXPECT_EQ(outcome.read, (std::vector<std::pair<int, std::string>>{{1, "1"}, {9, "9"}}));
+  ASSERT_EQ(outcome.skipped.size(), 7U);
+  const char* const reasons[] = {"missing",    "NUL",           "0xff at column 7 is not UTF-8", "broken JSON", "array",
+                                 "not a text", "cannot be read"};
+  for (std::size_t i = 0; i < 7; ++i) {
+    EXPECT_EQ(outcome.skipped[i].where(), "f.jsonl:" + std::to_string(i + 2));
+    EXPECT_NE(outcome.skipped[i].reason.find(reasons[i]), std::string::npos) << outcome.skipped[i].reason;
+  }
+}
+
+TEST(JsonLines, ReportsUtf16AsOneDefect) {
+  using namespace std::string_literals;
+  const Outcome outcome = read("\xFF\xFE{\0\n\0}\0\n\0"s);
+  ASSERT_EQ(outcome.skipped.size(), 1U);
+  EXPECT_NE(outcome.skipped[0].reason.find("UTF-16"), std::string::npos);
+}
+
+TEST(JsonLines, LongAndDeepLinesAreFine) {
+  const std::string big(5 << 20, 'x');
+  const std::string deep = "{\"a\":" + std::string(200000, '[') + std::string(200000, ']') + "}";
+  const Outcome outcome = read("{\"a\":\"" + big + "\"}\n" + deep + "\n");
+  ASSERT_EQ(outcome.read.size(), 1U);
+  EXPECT_EQ(outcome.read[0].second.size(), big.size());
+  EXPECT_EQ(outcome.skipped.size(), 1U);
+}
+
+TEST(JsonLines, Fields) {
+  const auto object = nlohmann::json::parse(R"({"list":["x","y"],"one":"x","none":null,"bad":["x",1],"_id":"q7","length":12})");
+  EXPECT_EQ(text_list_field(object, "list").value(), (std::vector<std::string>{"x", "y"}));
+  EXPECT_EQ(text_list_field(object, "one").value(), std::vector<std::string>{"x"});
+  EXPECT_TRUE(text_list_field(object, "none").value().empty());
+  EXPECT_FALSE(text_list_field(object, "bad").ok());
+  EXPECT_FALSE(text_list_field(object, "missing").ok());
+  EXPECT_EQ(id_field(object), "q7");
+  EXPECT_EQ(id_field(nlohmann::json::parse(R"({"id":5,"_id":"q"})")), "5");
+  EXPECT_EQ(id_field(nlohmann::json::parse("{}")), "");
+  EXPECT_EQ(length_field(object), 12);
+  EXPECT_EQ(length_field(nlohmann::json::parse(R"({"length":"long"})")), -1);
+}
+
+}  // namespace
+}  // namespace kvartet

@@ -1,0 +1,201 @@
+#include "bench/runner/benchmark.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "bench/metrics/metric.h"
+
+namespace kvartet {
+namespace {
+
+// A prompt is tokenized in parts (document, question) but a task counts it whole: the two counts differ by a few tokens.
+constexpr int kCountSlack = 8;
+
+Result<SampleSet> task_samples(const Task& task, const BenchmarkRequest& request, int context, const Vocabulary& vocabulary,
+                               FileSystem& files) {
+  TaskRequest wish;
+  wish.seed = request.seed;
+  wish.data_dir = request.data_dir;
+  wish.files = &files;
+  wish.count_tokens = [&](std::string_view text) -> Result<int> {
+    KV_ASSIGN(const std::vector<Token> tokens, vocabulary.tokenize(text));
+    return static_cast<int>(tokens.size());
+  };
+  // How long the answer may be is known from a sample only, so one is asked for first.
+  wish.samples = 1;
+  wish.context_tokens = context;
+  KV_ASSIGN(const SampleSet probe, task.samples(wish));
+  if (probe.samples.empty()) return bad_input(fmt::format("The task {} has no samples.", task.spec()));
+  const Sample& first = probe.samples.front();
+  const PromptForm form = prompt_form(vocabulary, first);
+  KV_ASSIGN(const int frame, template_tokens(vocabulary, form));
+  KV_ASSIGN(const std::vector<Token> gold, vocabulary.tokenize(gold_continuation(first, form)));
+  // Gold texts of one generator differ by a few tokens, which the slack covers too.
+  const int answer_room = std::max(first.max_new_tokens, static_cast<int>(gold.size()) + kCountSlack);
+  wish.context_tokens = context - frame - answer_room - kCountSlack;
+  wish.samples = request.samples;
+  if (wish.context_tokens <= 0) {
+    return exhausted(fmt::format("The context of {} tokens leaves no room for the prompt of {}: {} go to the template and {} to the answer; "
+                                 "give a larger --context.",
+                                 context, task.spec(), frame, answer_room));
+  }
+  return task.samples(wish);
+}
+
+Result<PlannedTask> plan_task(const Task& task, const BenchmarkRequest& request, int context, const Vocabulary& vocabulary,
+                              FileSystem& files) {
+  PlannedTask out;
+  out.task = task.spec();
+  out.metric = task.metric();
+  out.answer_cut = task.answer_cut();
+  out.context = context;
+  KV_ASSIGN(SampleSet set, task_samples(task, request, context, vocabulary, files));
+  out.skipped = std::move(set.skipped);
+  int ordinal = 0;
+  for (Sample& sample : set.samples) {
+    const SampleKey key = {out.task, context, sample.id};
+    KV_ASSIGN(PreparedSample prepared, prepare_sample(vocabulary, std::move(sample), key, ordinal++));
+    if (request.question_position == QuestionPosition::kUnseen && prepared.question.empty()) {
+      return usage_error(fmt::format("The sample {} of {} has no question apart from its document; use --question-position seen.", key.sample,
+                                     out.task));
+    }
+    out.samples.push_back(std::move(prepared));
+  }
+  return out;
+}
+
+void score(const PlannedTask& task, const PreparedSample& sample, std::span<Outcome> outcomes) {
+  const Metric* metric = find_metric(task.metric);
+  if (metric == nullptr) return;  // judged by likelihood alone
+  for (Outcome& o : outcomes) {
+    if (o.failed()) continue;
+    o.score = score_answer(*metric, task.answer_cut, o.prediction, sample.sample.answers, sample.sample.all_classes);
+  }
+}
+
+// Rate and time left from the prompt tokens of the samples this run has finished.
+class Pace {
+ public:
+  Pace(const Clock& clock, std::int64_t tokens_to_do) : clock_(clock), start_(clock.seconds()), left_(tokens_to_do) {}
+  void finished(int tokens) {
+    done_ += tokens;
+    left_ -= tokens;
+  }
+  void tell(BenchmarkProgress& progress, int current_tokens) const {
+    if (done_ == 0) return;
+    const double elapsed = clock_.seconds() - start_;
+    if (elapsed <= 0) return;
+    const double within = progress.sample_share * current_tokens;
+    progress.tokens_per_s = (static_cast<double>(done_) + within) / elapsed;
+    progress.seconds_left = std::max(0.0, static_cast<double>(left_) - within) / progress.tokens_per_s;
+  }
+
+ private:
+  const Clock& clock_;
+  double start_;
+  std::int64_t done_ = 0;
+  std::int64_t left_;
+};
+
+// A sample with the caches that have no outcome for it yet.
+struct Job {
+  const PlannedTask* task = nullptr;
+  const PreparedSample* sample = nullptr;
+  std::vector<CacheSpec> missing;
+};
+
+Result<std::vector<Job>> open_jobs(std::span<const PlannedTask> plan, std::span<const CacheSpec> specs, Store& store,
+                                   BenchmarkSummary& summary) {
+  std::vector<std::string> names;
+  for (const CacheSpec& spec : specs) names.push_back(spec.canonical);
+  std::vector<Job> jobs;
+  for (const PlannedTask& task : plan) {
+    KV_TRY(store.add_task(task.task, task.metric));
+    for (const PreparedSample& sample : task.samples) {
+      KV_ASSIGN(const std::vector<std::string> missing, store.missing(sample.record.key, sample.record.prompt_hash, names));
+      if (missing.empty()) {
+        ++summary.samples_resumed;
+        continue;
+      }
+      Job job = {&task, &sample, {}};
+      for (const CacheSpec& spec : specs) {
+        if (std::find(missing.begin(), missing.end(), spec.canonical) != missing.end()) job.missing.push_back(spec);
+      }
+      jobs.push_back(std::move(job));
+    }
+  }
+  return jobs;
+}
+
+}  // namespace
+
+Result<std::vector<PlannedTask>> plan_benchmark(const BenchmarkRequest& request, const Vocabulary& vocabulary, const ModelShape& shape,
+                                                FileSystem& files) {
+  if (request.tasks.empty()) return usage_error("No task was named; give --task, for example --task needle.");
+  std::vector<int> contexts = request.contexts;
+  if (contexts.empty()) contexts.push_back(shape.context);
+  std::vector<PlannedTask> plan;
+  for (const std::string& spec : request.tasks) {
+    KV_ASSIGN(const std::unique_ptr<Task> task, make_task(spec, request.metric));
+    for (int context : contexts) {
+      if (context < 1 || context > shape.context) {
+        return exhausted(fmt::format("A context of {} tokens was asked for, but the model was trained for {}; give --context from 1 to {}.",
+                                     context, shape.context, shape.context));
+      }
+      const bool twice = std::any_of(plan.begin(), plan.end(), [&](const PlannedTask& p) { return p.task == task->spec() && p.context == context; });
+      if (twice) continue;
+      KV_ASSIGN(PlannedTask planned, plan_task(*task, request, context, vocabulary, files));
+      plan.push_back(std::move(planned));
+    }
+  }
+  return plan;
+}
+
+std::string run_parameters(const BenchmarkRequest& request) {
+  return fmt::format("question={}", question_position_name(request.question_position));
+}
+
+Result<BenchmarkSummary> run_benchmark(std::span<const PlannedTask> plan, std::span<const CacheSpec> specs, Store& store,
+                                       const BenchmarkHooks& hooks) {
+  KV_CHECK(!specs.empty() && hooks.measure);
+  BenchmarkSummary summary;
+  KV_ASSIGN(const std::vector<Job> jobs, open_jobs(plan, specs, store, summary));
+  std::int64_t tokens = 0;
+  for (const Job& job : jobs) tokens += job.sample->record.prompt_tokens;
+  Pace pace(*hooks.clock, tokens);
+
+  for (const Job& job : jobs) {
+    const SampleRecord& record = job.sample->record;
+    const auto report = [&](double share) {
+      if (!hooks.progress) return;
+      BenchmarkProgress progress = {.task = record.key.task,
+                                    .context = record.key.context,
+                                    .done = summary.samples_run,
+                                    .total = static_cast<int>(jobs.size()),
+                                    .sample_share = share};
+      pace.tell(progress, record.prompt_tokens);
+      hooks.progress(progress);
+    };
+    if (hooks.cancel != nullptr && hooks.cancel->load()) {
+      summary.cancelled = true;
+      break;
+    }
+    report(0);
+    Result<std::vector<Outcome>> outcomes = hooks.measure(*job.sample, job.missing, report);
+    if (!outcomes.ok() && outcomes.status().code() == Code::kCancelled) {
+      summary.cancelled = true;
+      break;
+    }
+    if (!outcomes.ok()) return std::move(outcomes).status();
+    score(*job.task, *job.sample, *outcomes);
+    KV_TRY(store.finish_sample(record, *outcomes));
+    for (const Outcome& o : *outcomes) summary.outcomes_failed += o.failed() ? 1 : 0;
+    ++summary.samples_run;
+    pace.finished(record.prompt_tokens);
+    report(0);
+  }
+  return summary;
+}
+
+}  // namespace kvartet

@@ -1,0 +1,282 @@
+#include "bench/runner/benchmark.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "bench/runner/predictions.h"
+#include "bench/score.h"
+#include "core/memory_file_system.h"
+#include "engine/byte_vocabulary.h"
+
+namespace kvartet {
+namespace {
+
+class HeldClock : public Clock {
+ public:
+  double seconds() const override { return now; }
+  double now = 0;
+};
+
+class BenchmarkTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (std::filesystem::temp_directory_path() / "kvartet_bench_XXXXXX").string();
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    root_ = pattern;
+    ASSERT_TRUE(files_.make_directories("models/haystack").ok());
+    std::string essay;
+    for (int i = 0; i < 200; ++i) essay += "This is sentence number " + std::to_string(i) + ". ";
+    put("models/haystack/a.txt", essay);
+    shape_.context = 4096;
+    shape_.layers.assign(2, LayerShape{.heads = 2, .kv_heads = 1, .head_dim = 8, .window = 0});
+  }
+  void TearDown() override { std::filesystem::remove_all(root_); }
+
+  void put(const std::string& path, std::string_view text) {
+    auto file = files_.create(path);
+    ASSERT_TRUE(file.ok());
+    ASSERT_TRUE((*file)->append(text).ok());
+    ASSERT_TRUE((*file)->close().ok());
+  }
+  Store store(std::uint64_t seed = 1) {
+    RunRecord run;
+    run.identity = {.model_hash = "h", .model_name = "tiny", .model_shape = "", .seed = seed, .parameters = "question=seen", .version = "0"};
+    run.machine.cpu = "cpu";
+    run.started = "2025-01-01T00:00:00Z";
+    return Store::open(FileSystem::real(), root_, run).value();
+  }
+  std::vector<PlannedTask> plan(int samples = 3) {
+    BenchmarkRequest request;
+    request.tasks = {"needle", "multineedle:k=2"};
+    request.contexts = {1024, 2048};
+    request.samples = samples;
+    return plan_benchmark(request, vocabulary_, shape_, files_).value();
+  }
+  static std::vector<CacheSpec> specs(std::initializer_list<const char*> names) {
+    std::vector<CacheSpec> out;
+    for (const char* name : names) {
+      CacheSpec spec;
+      spec.canonical = name;
+      out.push_back(spec);
+    }
+    return out;
+  }
+  // A measurer that answers with the gold text and counts its calls.
+  BenchmarkHooks hooks() {
+    BenchmarkHooks h;
+    h.clock = &clock_;
+    h.measure = [this](const PreparedSample& sample, std::span<const CacheSpec> missing, const Engine::Progress&) {
+      return measure(sample, missing);
+    };
+    return h;
+  }
+  Result<std::vector<Outcome>> measure(const PreparedSample& sample, std::span<const CacheSpec> missing) {
+    ++calls_;
+    clock_.now += 2;
+    std::vector<Outcome> out;
+    for (const CacheSpec& spec : missing) {
+      seen_[spec.canonical].push_back(sample.record.prompt_hash);
+      Outcome o;
+      o.key = sample.record.key;
+      o.spec = spec.canonical;
+      o.prediction = "Say \"" + sample.sample.gold + "\"\n";
+      o.gold_log_likelihood = -0.1;
+      o.completion_tokens = 3;
+      out.push_back(o);
+    }
+    return out;
+  }
+
+  std::string root_;
+  MemoryFileSystem files_;
+  ByteVocabulary vocabulary_;
+  ModelShape shape_;
+  HeldClock clock_;
+  int calls_ = 0;
+  std::map<std::string, std::vector<std::string>> seen_;
+};
+
+TEST_F(BenchmarkTest, PromptAndAnswerStayWithinTheContext) {
+  const std::vector<PlannedTask> tasks = plan();
+  ASSERT_EQ(tasks.size(), 4U);
+  for (const PlannedTask& task : tasks) {
+    ASSERT_EQ(task.samples.size(), 3U);
+    for (const PreparedSample& s : task.samples) {
+      const int answer = std::max(s.sample.max_new_tokens, s.record.gold_tokens);
+      EXPECT_LE(s.record.prompt_tokens + answer, task.context);
+      EXPECT_GT(s.record.prompt_tokens + answer, task.context - 60);
+      EXPECT_EQ(s.record.dropped_tokens, 0);
+      const std::string prompt = vocabulary_.detokenize(s.prompt());
+      EXPECT_NE(prompt.find("What "), std::string::npos);
+      EXPECT_NE(prompt.find(s.sample.answers[0]), std::string::npos);
+    }
+  }
+}
+
+TEST_F(BenchmarkTest, EveryCacheSeesTheSameIdsAndScoresAreStored) {
+  Store out = store();
+  const auto caches = specs({"full", "q8_0"});
+  const BenchmarkSummary summary = run_benchmark(plan(), caches, out, hooks()).value();
+  EXPECT_EQ(summary.samples_run, 12);
+  EXPECT_EQ(summary.samples_resumed, 0);
+  EXPECT_FALSE(summary.cancelled);
+  EXPECT_EQ(seen_["full"], seen_["q8_0"]);
+  const StoredResults r = out.load().value();
+  EXPECT_EQ(r.samples.size(), 12U);
+  ASSERT_EQ(r.outcomes.size(), 24U);
+  for (const Outcome& o : r.outcomes) EXPECT_EQ(o.score, 1.0);  // the gold text holds every value
+}
+
+TEST_F(BenchmarkTest, ARepeatedCommandRunsOnlyWhatIsMissing) {
+  Store out = store();
+  const auto caches = specs({"full", "q8_0"});
+  const auto tasks = plan();
+  std::atomic<bool> cancel = false;
+  BenchmarkHooks first = hooks();
+  first.cancel = &cancel;
+  first.progress = [&](const BenchmarkProgress& p) {
+    if (p.done == 5) cancel = true;
+  };
+  const BenchmarkSummary stopped = run_benchmark(tasks, caches, out, first).value();
+  EXPECT_TRUE(stopped.cancelled);
+  EXPECT_EQ(stopped.samples_run, 5);
+  EXPECT_EQ(out.load().value().samples.size(), 5U);
+
+  calls_ = 0;
+  const BenchmarkSummary rest = run_benchmark(tasks, caches, out, hooks()).value();
+  EXPECT_EQ(rest.samples_resumed, 5);
+  EXPECT_EQ(calls_, 7);
+  // A cache more: only that one runs.
+  seen_.clear();
+  const auto three = specs({"full", "q8_0", "kivi"});
+  ASSERT_TRUE(run_benchmark(tasks, three, out, hooks()).ok());
+  EXPECT_EQ(seen_.size(), 1U);
+  EXPECT_EQ(seen_["kivi"].size(), 12U);
+}
+
+TEST_F(BenchmarkTest, AnInterruptedSampleIsNotStored) {
+  Store out = store();
+  BenchmarkHooks h = hooks();
+  h.measure = [&](const PreparedSample& sample, std::span<const CacheSpec> missing, const Engine::Progress&) -> Result<std::vector<Outcome>> {
+    if (calls_ == 2) return cancelled("stop");
+    return measure(sample, missing);
+  };
+  const auto caches = specs({"full"});
+  const BenchmarkSummary summary = run_benchmark(plan(), caches, out, h).value();
+  EXPECT_TRUE(summary.cancelled);
+  EXPECT_EQ(out.load().value().outcomes.size(), 2U);
+}
+
+TEST_F(BenchmarkTest, AFailedSampleIsCountedAndTriedAgain) {
+  Store out = store();
+  const auto caches = specs({"full", "big"});
+  const auto tasks = plan(1);
+  BenchmarkHooks h = hooks();
+  h.measure = [&](const PreparedSample& sample, std::span<const CacheSpec> missing, const Engine::Progress&) {
+    Result<std::vector<Outcome>> outcomes = measure(sample, missing);
+    for (Outcome& o : *outcomes) {
+      if (o.spec == "big") o.error = "The cache needs more memory than there is.";
+    }
+    return outcomes;
+  };
+  EXPECT_EQ(run_benchmark(tasks, caches, out, h).value().outcomes_failed, 4);
+  const StoredResults r = out.load().value();
+  EXPECT_EQ(std::count_if(r.outcomes.begin(), r.outcomes.end(), [](const Outcome& o) { return o.failed() && !o.score; }), 4);
+  seen_.clear();
+  const BenchmarkSummary again = run_benchmark(tasks, caches, out, hooks()).value();
+  EXPECT_EQ(again.outcomes_failed, 0);
+  EXPECT_FALSE(seen_.contains("full"));
+  EXPECT_EQ(seen_["big"].size(), 4U);
+}
+
+TEST_F(BenchmarkTest, ProgressTellsRateAndTimeLeft) {
+  Store out = store();
+  std::vector<BenchmarkProgress> told;
+  BenchmarkHooks h = hooks();
+  h.progress = [&](const BenchmarkProgress& p) { told.push_back(p); };
+  const auto caches = specs({"full"});
+  const auto tasks = plan(2);
+  ASSERT_TRUE(run_benchmark(tasks, caches, out, h).ok());
+  EXPECT_EQ(told.front().seconds_left, -1);
+  EXPECT_EQ(told.front().total, 8);
+  // After the first sample: 2 s for its tokens, so the rest takes 2 s * rest / first.
+  double rest = 0;
+  for (const PlannedTask& t : tasks) {
+    for (const PreparedSample& s : t.samples) rest += s.record.prompt_tokens;
+  }
+  const double first = tasks[0].samples[0].record.prompt_tokens;
+  EXPECT_EQ(told[1].done, 1);
+  EXPECT_NEAR(told[1].tokens_per_s, first / 2, 1e-9);
+  EXPECT_NEAR(told[1].seconds_left, 2 * (rest - first) / first, 1e-6);
+  EXPECT_NEAR(told.back().seconds_left, 0, 1e-9);
+}
+
+TEST_F(BenchmarkTest, LongRecordsLoseTheirMiddleAndKeepTheirQuestion) {
+  std::string text;
+  for (int i = 0; i < 400; ++i) text += "word" + std::to_string(i) + " ";
+  nlohmann::json record = {{"input", "Which word?"}, {"context", text}, {"answers", {"word7"}}, {"_id", "r1"}};
+  put("my.jsonl", record.dump() + "\n");
+  BenchmarkRequest request;
+  request.tasks = {"my.jsonl"};
+  request.metric = "contains";
+  request.contexts = {1024};
+  const std::vector<PlannedTask> tasks = plan_benchmark(request, vocabulary_, shape_, files_).value();
+  const PreparedSample& s = tasks.at(0).samples.at(0);
+  EXPECT_GT(s.record.dropped_tokens, 0);
+  EXPECT_LE(s.record.prompt_tokens + s.sample.max_new_tokens, 1024);
+  const std::string prompt = vocabulary_.detokenize(s.prompt());
+  EXPECT_NE(prompt.find("word0 "), std::string::npos);
+  EXPECT_NE(prompt.find("word399"), std::string::npos);
+  EXPECT_EQ(prompt.find("word150 "), std::string::npos);
+  EXPECT_FALSE(s.question.empty());
+}
+
+TEST_F(BenchmarkTest, RefusesBeforeAnythingRuns) {
+  BenchmarkRequest request;
+  request.contexts = {1024};
+  EXPECT_EQ(plan_benchmark(request, vocabulary_, shape_, files_).status().code(), Code::kUsage);
+  request.tasks = {"needel"};
+  EXPECT_EQ(plan_benchmark(request, vocabulary_, shape_, files_).status().code(), Code::kUsage);
+  request.tasks = {"needle"};
+  request.contexts = {8192};
+  EXPECT_EQ(plan_benchmark(request, vocabulary_, shape_, files_).status().code(), Code::kExhausted);
+  request.contexts = {64};
+  EXPECT_EQ(plan_benchmark(request, vocabulary_, shape_, files_).status().code(), Code::kExhausted);
+}
+
+TEST_F(BenchmarkTest, PredictionFilesCanBeScoredAgain) {
+  Store out = store();
+  const auto caches = specs({"full", "kivi:bits=4/2"});
+  ASSERT_TRUE(run_benchmark(plan(2), caches, out, hooks()).ok());
+  ASSERT_TRUE(write_predictions(files_, "out", out.load().value()).ok());
+  const std::string path = "out/predictions/multineedle:k=2/2048/kivi:bits=4-2.jsonl";
+  ASSERT_TRUE(files_.exists(path));
+  const std::string text = files_.read_file(path).value();
+  const nlohmann::json first = nlohmann::json::parse(text.substr(0, text.find('\n')));
+  for (const char* field : {"pred", "answers", "all_classes", "length", "id", "spec", "prompt_tokens", "completion_tokens", "prompt_hash"}) {
+    EXPECT_TRUE(first.contains(field)) << field;
+  }
+  EXPECT_EQ(first["spec"], "kivi:bits=4/2");
+  EXPECT_EQ(first["answers"].size(), 2U);
+  const std::unique_ptr<Task> task = make_task("multineedle:k=2").value();
+  const ScoreReport report = score_predictions(*task, text, path).value();
+  EXPECT_EQ(report.n, 2);
+  EXPECT_DOUBLE_EQ(report.score, 100);
+  EXPECT_TRUE(report.skipped.empty());
+}
+
+TEST(F16Bytes, CountWindowsOnly) {
+  ModelShape shape;
+  shape.layers = {{.heads = 4, .kv_heads = 2, .head_dim = 8, .window = 0}, {.heads = 4, .kv_heads = 2, .head_dim = 8, .window = 10}};
+  // Per token and layer: keys and values of 2 heads x 8 channels x 2 bytes = 64.
+  EXPECT_EQ(f16_bytes(shape, 25), 64 * 25 + 64 * 10);
+}
+
+}  // namespace
+}  // namespace kvartet

@@ -1,0 +1,151 @@
+#include "bench/runner/measure_sample.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+
+#include "bench/fidelity.h"
+#include "model/tiny_model.h"
+
+namespace kvartet {
+namespace {
+
+// The engine for real, on a tiny random model: what is measured, not how well the model answers.
+class MeasureTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    path_ = (std::filesystem::temp_directory_path() / ("kvartet_measure_" + std::to_string(getpid()) + ".gguf")).string();
+    const Status written = write_tiny_model(path_, {.hidden = 128, .heads = 4, .kv_heads = 2, .head_dim = 32, .context = 768});
+    ASSERT_TRUE(written.ok()) << written.message();
+  }
+  void TearDown() override { std::filesystem::remove(path_); }
+
+  std::unique_ptr<Engine> open(EngineOptions options = {}) {
+    options.model_path = path_;
+    return Engine::open(options).value();
+  }
+  static std::vector<CacheSpec> specs(std::initializer_list<const char*> texts) {
+    std::vector<CacheSpec> out;
+    for (const char* text : texts) out.push_back(parse_spec(text).value());
+    return out;
+  }
+  static PreparedSample sample(const Engine& engine, int words = 100) {
+    Sample s;
+    s.id = "s0";
+    s.before = "Read this. ";
+    for (int i = 0; i < words; ++i) s.document += "w" + std::to_string(i % 7) + " ";
+    s.question = "Which word?";
+    s.answers = {"w1"};
+    s.gold = "The word w1.";
+    s.max_new_tokens = 8;
+    return prepare_sample(engine.vocabulary(), s, {"my", 768, "s0"}, 0).value();
+  }
+
+  std::string path_;
+};
+
+TEST_F(MeasureTest, FillsEveryFigureOfEveryCache) {
+  const std::unique_ptr<Engine> engine = open();
+  const PreparedSample s = sample(*engine);
+  const auto caches = specs({"full", "q8_0", "streamingllm:window=64"});
+  const std::vector<Outcome> out = measure_sample(*engine, s, caches, QuestionPosition::kSeen).value();
+  ASSERT_EQ(out.size(), 3U);
+  const std::int64_t f16 = f16_bytes(engine->shape(), s.record.prompt_tokens);
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    const Outcome& o = out[i];
+    EXPECT_FALSE(o.failed()) << o.error;
+    EXPECT_EQ(o.spec, caches[i].canonical);
+    EXPECT_TRUE(o.shared);
+    EXPECT_LT(*o.gold_log_likelihood, 0);
+    EXPECT_GE(o.allocated_bytes, o.live_bytes);
+    EXPECT_EQ(o.fast_bytes, o.allocated_bytes);  // nothing is offloaded
+    EXPECT_EQ(o.f16_bytes, f16);
+    EXPECT_GE(o.end_f16_bytes, f16);
+    EXPECT_LE(o.completion_tokens, 8);
+    EXPECT_GE(o.ttft_s, o.prefill_s + o.compress_s);
+    EXPECT_TRUE(o.finish_reason == "stop" || o.finish_reason == "length");
+  }
+  EXPECT_EQ(out[0].live_bytes, f16);
+  EXPECT_FALSE(out[0].acted);
+  EXPECT_DOUBLE_EQ(out[0].rows_kept, s.record.prompt_tokens);
+  EXPECT_LT(out[1].live_bytes, f16);
+  EXPECT_TRUE(out[2].acted);
+  EXPECT_LT(out[2].rows_kept, 70);
+  EXPECT_NE(out[2].gold_log_likelihood, out[0].gold_log_likelihood);
+}
+
+// The brief of one prefill for all: sharing changes times, never figures.
+TEST_F(MeasureTest, ACacheAloneGivesTheSameAsInCompany) {
+  const std::unique_ptr<Engine> engine = open();
+  const PreparedSample s = sample(*engine);
+  const auto caches = specs({"full", "kivi:bits=4", "snapkv"});
+  const std::vector<Outcome> together = measure_sample(*engine, s, caches, QuestionPosition::kSeen).value();
+  for (std::size_t i = 0; i < caches.size(); ++i) {
+    const std::vector<Outcome> alone = measure_sample(*engine, s, {&caches[i], 1}, QuestionPosition::kSeen).value();
+    ASSERT_FALSE(alone[0].failed()) << alone[0].error;
+    EXPECT_FALSE(alone[0].shared);
+    EXPECT_NEAR(*alone[0].gold_log_likelihood, *together[i].gold_log_likelihood, 1e-6);
+    EXPECT_EQ(alone[0].prediction, together[i].prediction);
+    EXPECT_EQ(alone[0].live_bytes, together[i].live_bytes);
+  }
+}
+
+TEST_F(MeasureTest, AnUnseenQuestionComesAfterSealing) {
+  const std::unique_ptr<Engine> engine = open();
+  const PreparedSample s = sample(*engine);
+  const auto caches = specs({"full", "snapkv"});
+  const std::vector<Outcome> seen = measure_sample(*engine, s, caches, QuestionPosition::kSeen).value();
+  const std::vector<Outcome> unseen = measure_sample(*engine, s, caches, QuestionPosition::kUnseen).value();
+  EXPECT_NEAR(*unseen[0].gold_log_likelihood, *seen[0].gold_log_likelihood, 1e-2);  // f16 rows instead of exact ones
+  EXPECT_GT(unseen[1].rows_kept, seen[1].rows_kept);                                // the question's rows are all kept
+}
+
+TEST_F(MeasureTest, ACacheThatDoesNotFitFailsAloneWithASentence) {
+  const std::unique_ptr<Engine> reference = open();
+  const PreparedSample s = sample(*reference);
+  const std::int64_t full = f16_bytes(reference->shape(), s.record.prompt_tokens);
+  const std::unique_ptr<Engine> engine = open({.fast_tier_bytes = static_cast<std::size_t>(full / 2)});
+  const auto caches = specs({"full", "streamingllm:window=64"});
+  const std::vector<Outcome> out = measure_sample(*engine, s, caches, QuestionPosition::kSeen).value();
+  ASSERT_EQ(out.size(), 2U);
+  EXPECT_TRUE(out[0].failed());
+  EXPECT_GT(out[0].error.size(), 20U);
+  EXPECT_FALSE(out[1].failed()) << out[1].error;
+  EXPECT_FALSE(out[1].shared);
+}
+
+TEST_F(MeasureTest, AnInterruptionIsNoOutcome) {
+  std::atomic<bool> cancel = false;
+  const std::unique_ptr<Engine> engine = open({.cancel = &cancel});
+  const PreparedSample s = sample(*engine);
+  const auto caches = specs({"full", "q8_0"});
+  cancel = true;
+  EXPECT_EQ(measure_sample(*engine, s, caches, QuestionPosition::kSeen).status().code(), Code::kCancelled);
+}
+
+// DESIGN 6: the reference is never a row; q8_0 is closer to it than 2 bits are.
+TEST_F(MeasureTest, FidelityOrdersTheCaches) {
+  const std::unique_ptr<Engine> engine = open();
+  const PreparedSample s = sample(*engine, 220);
+  const std::vector<Token> text = s.prompt();
+  const auto caches = specs({"full", "f32", "q8_0", "kivi:bits=2"});
+  const FidelityReport r = measure_fidelity(*engine, text, {.context = 600, .tokens = 40}, caches).value();
+  EXPECT_EQ(r.reference_spec, "full");
+  EXPECT_EQ(r.prefix_tokens, 559);
+  ASSERT_EQ(r.rows.size(), 3U);
+  EXPECT_EQ(r.rows[0].spec, "f32");
+  EXPECT_EQ(r.rows[0].tokens, 40);
+  EXPECT_LT(r.rows[0].kl_mean, 1e-5);
+  EXPECT_LT(r.rows[1].kl_mean, r.rows[2].kl_mean);
+  EXPECT_GE(r.rows[1].kl_p99, r.rows[1].kl_mean);
+  EXPECT_GT(r.reference_perplexity, 1);
+
+  EXPECT_EQ(measure_fidelity(*engine, text, {.context = 767, .tokens = 40}, caches).status().code(), Code::kBadInput);
+  EXPECT_EQ(measure_fidelity(*engine, text, {.context = 900, .tokens = 40}, caches).status().code(), Code::kExhausted);
+  EXPECT_EQ(measure_fidelity(*engine, text, {.context = 40, .tokens = 40}, caches).status().code(), Code::kUsage);
+}
+
+}  // namespace
+}  // namespace kvartet

@@ -1,0 +1,57 @@
+#include "bench/runner/predictions.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <tuple>
+
+namespace kvartet {
+namespace {
+
+std::string prediction_line(const SampleRecord& sample, const Outcome& o) {
+  const auto stored = [](const std::string& text) {
+    nlohmann::ordered_json value = nlohmann::ordered_json::parse(text, nullptr, false);
+    return value.is_discarded() ? nlohmann::ordered_json(nullptr) : value;
+  };
+  nlohmann::ordered_json line;
+  line["pred"] = o.prediction;
+  line["answers"] = stored(sample.answers_json);
+  line["all_classes"] = stored(sample.classes_json);
+  line["length"] = sample.length;
+  line["id"] = sample.key.sample;
+  line["spec"] = o.spec;
+  line["prompt_tokens"] = sample.prompt_tokens;
+  line["completion_tokens"] = o.completion_tokens;
+  line["prompt_hash"] = sample.prompt_hash;
+  return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+}  // namespace
+
+std::string path_name(const std::string& spec) {
+  std::string out = spec;
+  for (char& c : out) {
+    if (c == '/') c = '-';
+  }
+  return out;
+}
+
+Status write_predictions(FileSystem& files, const std::string& directory, const StoredResults& results) {
+  std::map<SampleKey, const SampleRecord*> samples;
+  for (const SampleRecord& s : results.samples) samples[s.key] = &s;
+  std::map<std::tuple<std::string, int, std::string>, std::string> texts;
+  for (const Outcome& o : results.outcomes) {
+    if (o.failed()) continue;
+    texts[{o.key.task, o.key.context, o.spec}] += prediction_line(*samples.at(o.key), o) + '\n';
+  }
+  for (const auto& [key, text] : texts) {
+    const auto& [task, context, spec] = key;
+    const std::string folder = fmt::format("{}/predictions/{}/{}", directory, path_name(task), context);
+    KV_TRY(files.make_directories(folder));
+    KV_TRY(write_file_atomically(files, fmt::format("{}/{}.jsonl", folder, path_name(spec)), text));
+  }
+  return {};
+}
+
+}  // namespace kvartet

@@ -1,0 +1,18 @@
+// Prediction files in LongBench's form, written from the store: DIR/predictions/<task>/<context>/<spec>.jsonl.
+#pragma once
+
+#include <string>
+
+#include "core/file_system.h"
+#include "core/status.h"
+#include "results/records.h"
+
+namespace kvartet {
+
+// One file per (task, context, cache), each replaced as a whole; failed samples have no line. kIo: cannot be written.
+Status write_predictions(FileSystem& files, const std::string& directory, const StoredResults& results);
+
+// "longbench/multi_news" -> "longbench-multi_news": a name for a file or folder.
+std::string path_name(const std::string& spec);
+
+}  // namespace kvartet

@@ -1,0 +1,238 @@
+#include "bench/speed.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "core/clock.h"
+#include "core/parallel_for.h"
+#include "core/rng.h"
+#include "engine/engine.h"
+#include "model/peer_llama.h"
+
+namespace kvartet {
+namespace {
+
+double median(std::vector<double> v) {
+  std::sort(v.begin(), v.end());
+  return v[v.size() / 2];
+}
+
+// Any ordinary tokens do: the work does not depend on them. Both engines get the same.
+std::vector<Token> some_tokens(int count, const Vocabulary& vocabulary) {
+  Rng rng(7);
+  std::vector<Token> tokens;
+  while (static_cast<int>(tokens.size()) < count) {
+    const auto token = static_cast<Token>(rng.below(static_cast<std::uint64_t>(vocabulary.size())));
+    if (!vocabulary.is_end(token) && !vocabulary.piece(token).empty()) tokens.push_back(token);
+  }
+  return tokens;
+}
+
+// The peer at one depth: one session per cache type and flash attention setting, filled once and rewound after each run.
+struct PeerRun {
+  PeerSessionOptions options;
+  std::unique_ptr<PeerSession> session;
+  std::vector<double> prefill_runs;
+  std::vector<double> decode_runs;
+};
+
+class SpeedMeter {
+ public:
+  explicit SpeedMeter(const SpeedOptions& options) : options_(options) {}
+  Result<SpeedReport> run();
+
+ private:
+  Status open();
+  Status measure_depth(int depth);
+  Status open_peer_sessions(int depth);
+  Status prefill_round(std::span<const Token> tokens);
+  Status fill_for_decode(std::span<const Token> tokens);
+  Status decode_round(int depth);
+  void collect(int depth);
+  void note_bandwidth() { report_.read_runs.push_back(read_bandwidth(options_.threads)); }
+  Status say(const std::string& what) const;
+
+  const SpeedOptions& options_;
+  SpeedReport report_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<PeerLlama> peer_;
+  // Of the depth being measured:
+  std::vector<Sequence> sealed_;
+  std::vector<std::vector<double>> prefill_runs_, decode_runs_;  // per spec
+  std::vector<PeerRun> peers_;
+};
+
+Status SpeedMeter::say(const std::string& what) const {
+  if (options_.progress) options_.progress(what);
+  if (options_.cancel != nullptr && options_.cancel->load()) return cancelled("interrupted before the measurement was complete");
+  return {};
+}
+
+Status SpeedMeter::open() {
+  EngineOptions engine;
+  engine.model_path = options_.model_path;
+  engine.threads = options_.threads;
+  engine.cancel = options_.cancel;
+  KV_ASSIGN(engine_, Engine::open(engine));
+  for (const CacheSpec& spec : options_.specs) KV_TRY(check_spec(spec, engine_->shape()));
+  for (int depth : options_.depths) {
+    if (depth + options_.gen + 1 > engine_->shape().context) {
+      return exhausted(fmt::format("depth {} plus {} generated tokens exceeds the model's context of {}; choose a smaller --depth", depth,
+                                   options_.gen, engine_->shape().context));
+    }
+  }
+  if (!options_.peer) return {};
+  PeerOptions peer;
+  peer.threads = options_.threads;
+  KV_ASSIGN(peer_, PeerLlama::open(options_.model_path, peer));
+  return {};
+}
+
+Status SpeedMeter::open_peer_sessions(int depth) {
+  peers_.clear();
+  if (!peer_) return {};
+  const std::pair<PeerCache, FlashAttention> kinds[] = {{PeerCache::kF16, FlashAttention::kOff}, {PeerCache::kF16, FlashAttention::kOn},
+                                                        {PeerCache::kQ8_0, FlashAttention::kOn}, {PeerCache::kQ4_0, FlashAttention::kOn}};
+  for (const auto& [cache, flash] : kinds) {
+    PeerRun run;
+    run.options.cache = cache;
+    run.options.flash = flash;
+    run.options.context = depth + options_.gen + 8;
+    KV_ASSIGN(run.session, peer_->session(run.options));
+    peers_.push_back(std::move(run));
+  }
+  return {};
+}
+
+// One prefill by us (shared by all caches: each adds its own sealing) and one by the peer for each f16 setting.
+Status SpeedMeter::prefill_round(std::span<const Token> tokens) {
+  note_bandwidth();
+  sealed_.clear();
+  KV_ASSIGN(sealed_, engine_->prefill(tokens, options_.specs));
+  for (std::size_t i = 0; i < sealed_.size(); ++i) {
+    prefill_runs_[i].push_back(static_cast<double>(tokens.size()) / (sealed_[i].prefill_s + sealed_[i].compress_s));
+  }
+  for (PeerRun& run : peers_) {
+    if (run.options.cache != PeerCache::kF16) continue;
+    KV_TRY(say(fmt::format("llama.cpp prefill {}", tokens.size())));
+    KV_TRY(run.session->rewind(0));
+    KV_ASSIGN(double seconds, time_prefill(*run.session, tokens));
+    run.prefill_runs.push_back(static_cast<double>(tokens.size()) / seconds);
+  }
+  return {};
+}
+
+Status SpeedMeter::fill_for_decode(std::span<const Token> tokens) {
+  for (PeerRun& run : peers_) {
+    if (run.session->depth() > 0) continue;
+    KV_TRY(say(fmt::format("llama.cpp fill {} {}", peer_cache_name(run.options.cache), tokens.size())));
+    KV_TRY(run.session->prefill(tokens));
+  }
+  return {};
+}
+
+Status SpeedMeter::decode_round(int depth) {
+  note_bandwidth();
+  GenerateOptions generate;
+  generate.max_tokens = options_.gen + 1;  // the first token is already predicted by the prefill
+  generate.ignore_end = true;
+  for (std::size_t i = 0; i < sealed_.size(); ++i) {
+    KV_TRY(say(fmt::format("decode at {} {}", depth, options_.specs[i].canonical)));
+    Sequence fork = sealed_[i].fork();
+    Sequence* list[] = {&fork};
+    KV_ASSIGN(std::vector<Completion> done, engine_->generate(list, generate));
+    decode_runs_[i].push_back(options_.gen / done[0].decode_s);
+  }
+  for (PeerRun& run : peers_) {
+    KV_TRY(say(fmt::format("llama.cpp decode at {} {}", depth, peer_cache_name(run.options.cache))));
+    KV_ASSIGN(double seconds, time_decode(*run.session, depth, options_.gen));
+    run.decode_runs.push_back(options_.gen / seconds);
+  }
+  return {};
+}
+
+SpeedRow make_row(std::string engine, std::string spec, std::string phase, int depth, const std::vector<double>& runs) {
+  return {std::move(engine), std::move(spec), std::move(phase), depth, median(runs), runs};
+}
+
+void SpeedMeter::collect(int depth) {
+  for (std::size_t i = 0; i < options_.specs.size(); ++i) {
+    const std::string& spec = options_.specs[i].canonical;
+    if (!prefill_runs_[i].empty()) report_.rows.push_back(make_row("kvartet", spec, "prefill", depth, prefill_runs_[i]));
+    report_.rows.push_back(make_row("kvartet", spec, "decode", depth, decode_runs_[i]));
+  }
+  // The better of flash attention on and off, for the peer's one cache type that has both.
+  auto add_best = [&](PeerCache cache, const char* phase, std::vector<double> PeerRun::* runs) {
+    const PeerRun* best = nullptr;
+    for (const PeerRun& run : peers_) {
+      if (run.options.cache != cache || (run.*runs).empty()) continue;
+      if (best == nullptr || median(run.*runs) > median(best->*runs)) best = &run;
+    }
+    if (best == nullptr) return;
+    const char* flash = best->options.flash == FlashAttention::kOn ? "on" : "off";
+    report_.rows.push_back(make_row("llama.cpp", fmt::format("{} (flash attention {})", peer_cache_name(cache), flash), phase, depth, best->*runs));
+  };
+  add_best(PeerCache::kF16, "prefill", &PeerRun::prefill_runs);
+  for (PeerCache cache : {PeerCache::kF16, PeerCache::kQ8_0, PeerCache::kQ4_0}) add_best(cache, "decode", &PeerRun::decode_runs);
+}
+
+Status SpeedMeter::measure_depth(int depth) {
+  prefill_runs_.assign(options_.specs.size(), {});
+  decode_runs_.assign(options_.specs.size(), {});
+  KV_TRY(open_peer_sessions(depth));
+  // Decode at depth 0 needs a first token all the same; a prefill of so few tokens says nothing and is not reported.
+  const std::vector<Token> tokens = some_tokens(std::max(depth, 1), engine_->vocabulary());
+  const int rounds = depth == 0 ? 1 : options_.prefill_rounds;
+  for (int round = 0; round < rounds; ++round) {
+    KV_TRY(say(fmt::format("prefill {} round {} of {}", depth, round + 1, rounds)));
+    KV_TRY(prefill_round(tokens));
+  }
+  if (depth == 0) {
+    for (auto& runs : prefill_runs_) runs.clear();
+    for (PeerRun& run : peers_) run.prefill_runs.clear();
+  }
+  KV_TRY(fill_for_decode(tokens));
+  for (int round = 0; round < options_.decode_rounds; ++round) KV_TRY(decode_round(static_cast<int>(tokens.size())));
+  collect(depth);
+  return {};
+}
+
+Result<SpeedReport> SpeedMeter::run() {
+  KV_TRY(open());
+  for (int depth : options_.depths) KV_TRY(measure_depth(depth));
+  report_.read_gb_per_s = median(report_.read_runs);
+  return std::move(report_);
+}
+
+}  // namespace
+
+Result<SpeedReport> measure_speed(const SpeedOptions& options) {
+  KV_CHECK(!options.specs.empty() && !options.depths.empty());
+  return SpeedMeter(options).run();
+}
+
+double read_bandwidth(int threads) {
+  constexpr std::size_t kFloats = std::size_t{64} << 20;  // 256 MB, more than any cache
+  static const std::vector<float> buffer(kFloats, 1.0F);
+  constexpr int kParts = 64;
+  double sums[kParts] = {};
+  const double begin = Clock::real().seconds();
+  parallel_for(threads, kParts, [&](int part, int) {
+    const float* p = buffer.data() + static_cast<std::size_t>(part) * (kFloats / kParts);
+    float lanes[64] = {};
+    for (std::size_t i = 0; i < kFloats / kParts; i += 64) {
+      for (std::size_t l = 0; l < 64; ++l) lanes[l] += p[i + l];
+    }
+    for (float lane : lanes) sums[part] += static_cast<double>(lane);
+  });
+  const double seconds = Clock::real().seconds() - begin;
+  double sum = 0;
+  for (double s : sums) sum += s;
+  KV_CHECK(sum > 0);
+  return static_cast<double>(kFloats * sizeof(float)) / seconds * 1e-9;
+}
+
+}  // namespace kvartet

@@ -1,0 +1,52 @@
+// How fast: prefill and decode rates by cache and depth, and llama.cpp's on the same model in the same rounds.
+//
+// Machines are shared and noisy, so engines and caches take turns inside every round and only medians of a run and their
+// ratios mean something; the plain read bandwidth of the same rounds stands beside them.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cache/spec.h"
+#include "core/status.h"
+
+namespace kvartet {
+
+struct SpeedOptions {
+  std::string model_path;
+  int threads = 1;
+  std::vector<CacheSpec> specs;
+  std::vector<int> depths;       // tokens in the cache before decode; prefill at depth N is N tokens from empty
+  int gen = 32;                  // tokens decoded per measurement
+  int prefill_rounds = 3;
+  int decode_rounds = 5;
+  bool peer = false;             // also llama.cpp: decode for f16, q8_0, q4_0, prefill for f16, flash attention on and off
+  const std::atomic<bool>* cancel = nullptr;
+  std::function<void(std::string_view what)> progress;
+};
+
+struct SpeedRow {
+  std::string engine;   // "kvartet" or "llama.cpp"
+  std::string spec;     // llama.cpp: its KV type and flash attention, the better of the two
+  std::string phase;    // "prefill" or "decode"
+  int depth = 0;
+  double tokens_per_s = 0;       // median of runs
+  std::vector<double> runs;      // one per round
+};
+
+struct SpeedReport {
+  double read_gb_per_s = 0;  // median over the rounds
+  std::vector<double> read_runs;
+  std::vector<SpeedRow> rows;
+};
+
+// kUsage: a spec does not fit the model; kExhausted: a depth plus `gen` exceeds the context.
+Result<SpeedReport> measure_speed(const SpeedOptions& options);
+
+// Plain read bandwidth of this machine in GB/s: `threads` threads sum a buffer larger than the caches once.
+double read_bandwidth(int threads);
+
+}  // namespace kvartet

@@ -1,0 +1,188 @@
+#include "bench/tasks/needle.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "bench/tasks/needle_facts.h"
+#include "bench/tasks/needle_haystack.h"
+#include "core/rng.h"
+
+namespace kvartet {
+namespace {
+
+constexpr int kDefaultSamples = 20;
+constexpr std::uint64_t kStartStream = std::uint64_t{3} << 32;
+constexpr int kNewTokensPerNeedle = 16;  // a clause has about 12 tokens
+constexpr int kNewTokens = 16;
+
+std::string words_joined(const std::vector<std::string>& parts) {
+  std::string out;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (i > 0) out += i + 1 == parts.size() ? " and " : ", ";
+    out += parts[i];
+  }
+  return out;
+}
+
+std::string question_text(const std::vector<NeedleFact>& facts) {
+  std::vector<std::string> subjects;
+  for (const NeedleFact& fact : facts) subjects.push_back(fact.name + " in " + fact.place);
+  const char* form = facts.size() == 1 ? "What is the locker number of {}?" : "What are the locker numbers of {}?";
+  return fmt::format("\n\nUse the text above to answer this question. {}", fmt::format(fmt::runtime(form), words_joined(subjects)));
+}
+
+// The facts restated: what the likelihood is measured on. A single fact is said twice: the second time anybody who has
+// read the first can repeat it, so the answer is as long as several facts' (about 35 tokens), and one lost fact weighs a
+// fifth of a nat per token instead of half a nat: 20 samples then tell differences of 0.05 nats apart.
+std::string gold_text(const std::vector<NeedleFact>& facts) {
+  if (facts.size() == 1) return fmt::format("{} This is what the text says: {}.", facts[0].sentence(), facts[0].clause());
+  std::vector<std::string> clauses;
+  for (const NeedleFact& fact : facts) clauses.push_back(fact.clause());
+  std::string out = words_joined(clauses) + ".";
+  out[0] = 'T';
+  return out;
+}
+
+// `sentences` sentences from `start` on, around the end if need be, with fact j in front of the sentence at its depth.
+std::string document_text(const Haystack& haystack, std::size_t start, std::size_t sentences, const std::vector<NeedleFact>& facts,
+                          const std::vector<double>& depths) {
+  std::string out;
+  std::size_t next = 0;
+  for (std::size_t i = 0; i <= sentences; ++i) {
+    while (next < facts.size() && static_cast<std::size_t>(depths[next] * static_cast<double>(sentences)) <= i) {
+      out += facts[next++].sentence();
+      out += ' ';
+    }
+    if (i < sentences) out += haystack.sentences[(start + i) % haystack.sentences.size()];
+  }
+  while (!out.empty() && (out.back() == ' ' || out.back() == '\n')) out.pop_back();
+  return out;
+}
+
+class NeedleTask : public Task {
+ public:
+  NeedleTask(std::string spec, int needles) : spec_(std::move(spec)), needles_(needles) {}
+
+  std::string spec() const override { return spec_; }
+  std::string metric() const override { return needles_ == 1 ? "contains" : "keywords"; }
+
+  Result<SampleSet> samples(const TaskRequest& request) const override {
+    KV_CHECK(request.files != nullptr && request.count_tokens);
+    if (request.context_tokens <= 0) {
+      return usage_error(fmt::format("The task {} needs a length: give --context T, for example 4096.", spec_));
+    }
+    KV_ASSIGN(const Haystack haystack, load_haystack(*request.files, request.data_dir));
+    SampleSet out;
+    const int count = request.samples > 0 ? request.samples : kDefaultSamples;
+    for (int i = 0; i < count; ++i) {
+      KV_ASSIGN(Sample sample, make_sample(haystack, request, i));
+      out.samples.push_back(std::move(sample));
+    }
+    return out;
+  }
+
+ private:
+  Result<Sample> make_sample(const Haystack& haystack, const TaskRequest& request, int index) const {
+    std::vector<NeedleFact> facts = needle_facts(request.seed, index, needles_);
+    const std::vector<double> depths = needle_depths(request.seed, index, needles_);
+    const std::size_t start = Rng(request.seed, kStartStream | static_cast<std::uint32_t>(index)).below(haystack.sentences.size());
+
+    Sample sample;
+    sample.id = fmt::format("{}", index);
+    sample.before = "Read this text.\n\n";
+    // The draw is already in random order, so asking in depth order would tell nothing; sorting by name asks in another.
+    std::vector<NeedleFact> asked = facts;
+    std::sort(asked.begin(), asked.end(), [](const NeedleFact& a, const NeedleFact& b) { return a.name < b.name; });
+    sample.question = question_text(asked);
+    sample.gold = gold_text(asked);
+    for (const NeedleFact& fact : asked) sample.answers.push_back(fact.value);
+    sample.max_new_tokens = kNewTokens + kNewTokensPerNeedle * needles_;
+    KV_TRY(fill_document(haystack, request, start, facts, depths, sample));
+    sample.length = static_cast<int>(std::count(sample.document.begin(), sample.document.end(), ' ')) + 1;
+    return sample;
+  }
+
+  // The most sentences whose whole prompt stays within the tokens asked for.
+  Status fill_document(const Haystack& haystack, const TaskRequest& request, std::size_t start, const std::vector<NeedleFact>& facts,
+                       const std::vector<double>& depths, Sample& sample) const {
+    const auto tokens_with = [&](std::size_t sentences) {
+      sample.document = document_text(haystack, start, sentences, facts, depths);
+      return request.count_tokens(sample.prompt());
+    };
+    KV_ASSIGN(const int least, tokens_with(0));
+    if (least > request.context_tokens) {
+      return exhausted(fmt::format("The task {} needs at least {} tokens for its facts and question, but only {} remain for the prompt; "
+                                   "give a larger --context.",
+                                   spec_, least, request.context_tokens));
+    }
+    // A first guess from the average sentence, then bisection: tokens grow with sentences.
+    std::size_t low = 0;
+    std::size_t high = static_cast<std::size_t>(request.context_tokens) / 8 + 1;
+    for (;;) {
+      KV_ASSIGN(const int tokens, tokens_with(high));
+      if (tokens > request.context_tokens) break;
+      low = high;
+      high *= 2;
+    }
+    while (low + 1 < high) {
+      const std::size_t middle = low + (high - low) / 2;
+      KV_ASSIGN(const int tokens, tokens_with(middle));
+      (tokens <= request.context_tokens ? low : high) = middle;
+    }
+    KV_ASSIGN(const int tokens, tokens_with(low));
+    KV_CHECK(tokens <= request.context_tokens);
+    return {};
+  }
+
+  std::string spec_;
+  int needles_;
+};
+
+Result<int> needle_count(const TaskSpec& spec, int fallback) {
+  if (!spec.set.empty()) return usage_error(fmt::format("The task {} has no set '{}'; write {}:k=4.", spec.name, spec.set, spec.name));
+  int count = fallback;
+  for (const auto& [key, value] : spec.keys) {
+    if (key != "k" || spec.name == "needle") {
+      return usage_error(fmt::format("The task {} does not know the key '{}'{}.", spec.name, key,
+                                     spec.name == "needle" ? "; for several facts use multineedle:k=4" : "; its only key is k"));
+    }
+    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), count);
+    if (error != std::errc() || end != value.data() + value.size() || count < 1 || count > kMaxNeedles) {
+      return usage_error(fmt::format("The task {} takes k from 1 to {}, not '{}'.", spec.name, kMaxNeedles, value));
+    }
+  }
+  return count;
+}
+
+Result<std::unique_ptr<Task>> make_needle(const TaskSpec& spec) {
+  KV_ASSIGN(const int count, needle_count(spec, 1));
+  return std::unique_ptr<Task>(std::make_unique<NeedleTask>("needle", count));
+}
+
+Result<std::unique_ptr<Task>> make_multineedle(const TaskSpec& spec) {
+  KV_ASSIGN(const int count, needle_count(spec, 4));
+  return std::unique_ptr<Task>(std::make_unique<NeedleTask>(fmt::format("multineedle:k={}", count), count));
+}
+
+}  // namespace
+
+TaskEntry needle_task() {
+  return {.name = "needle",
+          .keys = "",
+          .metric = "contains",
+          .summary = "one made-up fact hidden in essays, asked for at the end",
+          .make = make_needle};
+}
+
+TaskEntry multineedle_task() {
+  return {.name = "multineedle",
+          .keys = "k=4",
+          .metric = "keywords",
+          .summary = "k made-up facts hidden in essays, all asked for at the end",
+          .make = make_multineedle};
+}
+
+}  // namespace kvartet

@@ -1,0 +1,98 @@
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "bench/tasks/task.h"
+#include "core/memory_file_system.h"
+
+namespace kvartet {
+namespace {
+
+using Keys = std::vector<std::pair<std::string, std::string>>;
+
+TEST(TaskSpec, Parses) {
+  EXPECT_EQ(parse_task_spec("needle")->name, "needle");
+  const auto spec = parse_task_spec("multineedle:k=4,depth=0.5");
+  EXPECT_EQ(spec->name, "multineedle");
+  EXPECT_EQ(spec->keys, (Keys{{"k", "4"}, {"depth", "0.5"}}));
+  EXPECT_EQ(parse_task_spec("longbench/multi_news")->set, "multi_news");
+  const auto own = parse_task_spec("some/dir:odd/my.jsonl:max_new=64");
+  EXPECT_EQ(own->name, "some/dir:odd/my.jsonl");
+  EXPECT_EQ(own->keys, (Keys{{"max_new", "64"}}));
+}
+
+TEST(TaskSpec, RefusesWhatIsNoSpec) {
+  for (const char* text : {"", ":k=4", "multineedle:", "multineedle:k", "multineedle:k=", "multineedle:=4", "multineedle:k=4,,",
+                           "multineedle:k=4,k=5"}) {
+    EXPECT_EQ(parse_task_spec(text).status().code(), Code::kUsage) << text;
+  }
+}
+
+TEST(TaskRegistry, NamesAreUniqueAndMetricsKnown) {
+  std::set<std::string> names;
+  for (const TaskEntry& entry : task_registry()) {
+    EXPECT_TRUE(names.insert(entry.name).second) << entry.name;
+    EXPECT_TRUE(find_metric(entry.metric) != nullptr || entry.metric == kLikelihoodMetric) << entry.name;
+    EXPECT_FALSE(entry.summary.empty()) << entry.name;
+    const auto task = make_task(entry.name);
+    ASSERT_TRUE(task.ok()) << task.status().message();
+    EXPECT_EQ(task.value()->metric(), entry.metric);
+    EXPECT_TRUE(make_task(task.value()->spec()).ok()) << task.value()->spec();  // the canonical form is a spec
+  }
+  EXPECT_TRUE(names.contains("longbench/multi_news"));
+}
+
+TEST(TaskRegistry, UnknownNamesGetASuggestion) {
+  const auto message = [](std::string_view spec, std::string_view metric = {}) {
+    const auto task = make_task(spec, metric);
+    EXPECT_EQ(task.status().code(), Code::kUsage) << spec;
+    return task.status().message();
+  };
+  EXPECT_NE(message("hotpotqa").find("nearest: longbench/hotpotqa"), std::string::npos);
+  EXPECT_NE(message("longbnch/hotpotqa").find("nearest: longbench/hotpotqa"), std::string::npos);
+  EXPECT_NE(message("needel").find("nearest: needle"), std::string::npos);
+  EXPECT_NE(message("longbench/mutli_news").find("nearest: longbench/multi_news"), std::string::npos);
+  EXPECT_NE(message("longbench").find("longbench/"), std::string::npos);
+  EXPECT_NE(message("longbench/qasper:k=4").find("takes no keys"), std::string::npos);
+  EXPECT_NE(message("longbench/qasper", "f1").find("brings its own metric"), std::string::npos);
+}
+
+TEST(OwnFile, IsATaskWithAMetric) {
+  MemoryFileSystem files;
+  ASSERT_TRUE(write_file_atomically(files, "my.jsonl",
+                                    "{\"input\":\"Where?\",\"context\":\"In Paris.\",\"answers\":\"Paris\",\"id\":7}\n"
+                                    "{\"input\":\"No context?\",\"context\":\"\",\"answers\":[\"a\"]}\nbroken\n")
+                  .ok());
+  const auto task = make_task("my.jsonl:max_new=16", "contains");
+  ASSERT_TRUE(task.ok()) << task.status().message();
+  EXPECT_EQ(task.value()->spec(), "my.jsonl:max_new=16");
+  EXPECT_EQ(task.value()->metric(), "contains");
+  TaskRequest request;
+  request.files = &files;
+  const auto set = task.value()->samples(request);
+  ASSERT_TRUE(set.ok()) << set.status().message();
+  ASSERT_EQ(set->samples.size(), 2U);
+  EXPECT_EQ(set->samples[0].id, "7");
+  EXPECT_EQ(set->samples[0].prompt(), "In Paris.\n\nWhere?");
+  EXPECT_EQ(set->samples[0].max_new_tokens, 16);
+  EXPECT_EQ(set->samples[1].prompt(), "No context?");
+  ASSERT_EQ(set->skipped.size(), 1U);
+  EXPECT_EQ(set->skipped[0].where(), "my.jsonl:3");
+}
+
+TEST(OwnFile, RefusesWhatMakesNoSense) {
+  const auto message = [](std::string_view spec, std::string_view metric) {
+    const auto task = make_task(spec, metric);
+    EXPECT_EQ(task.status().code(), Code::kUsage) << spec;
+    return task.status().message();
+  };
+  EXPECT_NE(message("my.jsonl", "").find("--metric"), std::string::npos);
+  EXPECT_NE(message("my.jsonl", "rogue").find("nearest: rouge"), std::string::npos);
+  EXPECT_NE(message("my.jsonl:new=5", "f1").find("max_new"), std::string::npos);
+  EXPECT_NE(message("my.jsonl:max_new=0", "f1").find("max_new=0"), std::string::npos);
+  EXPECT_NE(message("my.jsonl:max_new=5x", "f1").find("max_new=5x"), std::string::npos);
+  EXPECT_TRUE(make_task("my.jsonl", "likelihood").ok());
+}
+
+}  // namespace
+}  // namespace kvartet

@@ -1,0 +1,178 @@
+// Live bytes equal the spec's formulas, allocated bytes equal the arena's count, padding is bounded (DESIGN 4, T7).
+#include <gtest/gtest.h>
+
+#include "cache/cache_fixture.h"
+#include "cache/layer_cache.h"
+
+namespace kvartet {
+namespace {
+
+using namespace test;
+
+ModelShape one_head(int head_dim) {
+  ModelShape shape;
+  shape.context = 1 << 20;
+  shape.layers = {{.heads = 1, .kv_heads = 1, .head_dim = head_dim, .window = 0}};
+  return shape;
+}
+
+std::size_t live_bytes(const std::string& spec, int prompt, int generated, int head_dim = 128) {
+  const Result<ByteAccount> account = predict_bytes(spec_of(spec), one_head(head_dim), prompt, generated);
+  EXPECT_TRUE(account.ok()) << account.status().message();
+  return account->live;
+}
+
+// 2.7's formula, written out again.
+double kivi_formula(int tokens, int bits, int group, int residual, int head_dim) {
+  const double row = head_dim * (bits / 8.0 + 4.0 / group);
+  const int keys = tokens - tokens % residual;
+  const int values = tokens - std::min(tokens, residual);
+  return (keys + values) * row + (2 * tokens - keys - values) * 2.0 * head_dim;
+}
+
+TEST(ByteAccounts, Section27Formula) {
+  for (const int bits : {2, 4, 8}) {
+    for (const int group : {32, 64, 128}) {
+      for (const int residual : {128, 256}) {
+        const std::string spec =
+            "kivi:bits=" + std::to_string(bits) + ",group=" + std::to_string(group) + ",residual=" + std::to_string(residual);
+        for (const int tokens : {0, 1, 127, 128, 129, 700, 1000, 4096}) {
+          EXPECT_EQ(static_cast<double>(live_bytes(spec, tokens, 0)), kivi_formula(tokens, bits, group, residual, 128))
+              << spec << " " << tokens;
+        }
+      }
+    }
+  }
+}
+
+// 2.7's check value, on a real cache: D = 128, b = 2, G = 32, R = 128, L = 1000.
+TEST(ByteAccounts, Section27CheckValue) {
+  const TokenRows rows(1000, 3, 128);
+  FedCache fed = fed_cache("kivi:bits=2", Arena::create(), small_shape(1, 128), &rows);
+  expect_ok(fed.prompt(1000));
+  std::size_t keys = 0;
+  std::size_t values = 0;
+  for (const StateBuffer& buffer : fed.cache.state()) {
+    if (buffer.name.starts_with("layer 0 head 0 key ")) keys += buffer.bytes.live;
+    if (buffer.name.starts_with("layer 0 head 0 value ")) values += buffer.bytes.live;
+  }
+  EXPECT_EQ(keys, 69632U);
+  EXPECT_EQ(values, 74624U);
+}
+
+// 2.7's table of realized ratios after prefill.
+TEST(ByteAccounts, Section27Table) {
+  struct Row {
+    int bits, group, residual;
+    double ratios[4];
+  };
+  const Row table[] = {{2, 32, 32, {4.908, 5.245, 5.289, 5.322}},  {2, 32, 128, {3.549, 4.995, 5.159, 5.289}},
+                       {2, 64, 128, {3.935, 5.902, 6.141, 6.333}}, {2, 128, 128, {4.161, 6.491, 6.787, 7.027}},
+                       {4, 32, 32, {3.065, 3.173, 3.186, 3.197}},  {4, 32, 128, {2.549, 3.094, 3.146, 3.186}},
+                       {4, 64, 128, {2.743, 3.419, 3.486, 3.538}}, {4, 128, 128, {2.851, 3.609, 3.685, 3.744}}};
+  const int lengths[] = {1000, 4096, 8192, 32768};
+  for (const Row& row : table) {
+    const std::string spec = "kivi:bits=" + std::to_string(row.bits) + ",group=" + std::to_string(row.group) +
+                             ",residual=" + std::to_string(row.residual);
+    for (int i = 0; i < 4; ++i) {
+      const double ratio = 512.0 * lengths[i] / static_cast<double>(live_bytes(spec, lengths[i], 0));
+      EXPECT_NEAR(ratio, row.ratios[i], 5.1e-4) << spec << " at " << lengths[i];
+    }
+  }
+}
+
+// Section 9: bytes per token of the Llama-3.1-8B shape.
+TEST(ByteAccounts, Section9PlainRows) {
+  ModelShape llama;
+  llama.context = 131072;
+  llama.layers.assign(32, {.heads = 32, .kv_heads = 8, .head_dim = 128, .window = 0});
+  const auto live = [&](const char* spec) { return predict_bytes(spec_of(spec), llama, 1024, 0)->live; };
+  EXPECT_EQ(live("full"), 1024U * 131072U);
+  EXPECT_EQ(live("f32"), 1024U * 262144U);
+  EXPECT_EQ(live("q8_0"), 1024U * 69632U);
+}
+
+// 4.4: rows x (both rows + 4 bytes of position), before and after the decode steps.
+TEST(ByteAccounts, Section44) {
+  EXPECT_EQ(live_bytes("snapkv:budget=2000", 8000, 0), 2000U * (512 + 4));
+  EXPECT_EQ(live_bytes("snapkv:budget=2000", 8000, 512), 2512U * (512 + 4));
+  EXPECT_EQ(live_bytes("snapkv:budget=0.25", 500, 0), 125U * (512 + 4));
+  EXPECT_EQ(live_bytes("snapkv:budget=0.25", 20, 3), 23U * (512 + 4));
+  EXPECT_EQ(live_bytes("streamingllm", 8000, 512), 516U * (512 + 4));
+  EXPECT_EQ(live_bytes("streamingllm:budget=0.5", 800, 50), 400U * (512 + 4));
+  EXPECT_EQ(live_bytes("streamingllm", 300, 100), 400U * (512 + 4));
+  EXPECT_EQ(live_bytes("snapkv:budget=600+kivi:bits=2", 4096, 0),
+            static_cast<std::size_t>(kivi_formula(600, 2, 32, 128, 128)) + 600U * 4);
+}
+
+TEST(ByteAccounts, PredictRefusesSenselessCounts) {
+  EXPECT_EQ(predict_bytes(spec_of("full"), one_head(64), -1, 0).status().code(), Code::kUsage);
+  EXPECT_EQ(predict_bytes(spec_of("full"), one_head(64), 0, 2'000'000'000).status().code(), Code::kUsage);
+  EXPECT_EQ(predict_bytes(spec_of("kivi:group=128"), one_head(64), 1, 1).status().code(), Code::kUsage);
+}
+
+// T7: allocator count, cache's own accounts, listed state and the prediction are one number, after every length and step
+// that the catalogue names; and padding stays within one f16 tile of 128 rows per side, layer and head.
+TEST(ByteAccounts, T7CountsAgreeEverywhere) {
+  constexpr int kResidual = 128;
+  constexpr int kCapacity = 256;
+  const std::vector<std::string> specs = {"full",
+                                          "f32",
+                                          "q8_0",
+                                          "kivi:bits=4",
+                                          "kivi:bits=2,group=64",
+                                          "kivi:bits=4,residual=32",
+                                          "kivi:bits=8,residual=32",
+                                          "kivi:bits=8/2,group=32/64,residual=192",
+                                          "full/kivi",
+                                          "snapkv:budget=256",
+                                          "snapkv",
+                                          "snapkv:budget=256+kivi:bits=2",
+                                          "snapkv+q8_0",
+                                          "streamingllm:window=252",
+                                          "streamingllm:budget=0.3",
+                                          "streamingllm:window=252+q8_0"};
+  const ModelShape shape = small_shape(2);
+  for (const std::string& spec : specs) {
+    for (const int prompt : {0, 1, kResidual - 1, kResidual, kResidual + 1, kCapacity, kCapacity + 1, 700, 4096}) {
+      const std::shared_ptr<Arena> arena = Arena::create();
+      FedCache fed = fed_cache(spec, arena, shape);
+      if (prompt > 0) expect_ok(fed.prompt(prompt));
+      for (const int generated : {0, 1, kResidual, 2 * kResidual + 1}) {
+        expect_ok(fed.steps(prompt + generated - fed.cache.next_position()));
+        SCOPED_TRACE(spec + " " + std::to_string(prompt) + "+" + std::to_string(generated));
+        const ByteAccount bytes = fed.cache.bytes();
+        EXPECT_EQ(bytes, *predict_bytes(spec_of(spec), shape, prompt, generated));
+        EXPECT_EQ(bytes.allocated, arena->allocated_bytes());
+        expect_ok(fed.cache.check_integrity());
+        const std::size_t f16_tile = std::size_t{kBlockRows} * kDim * (spec == "f32" ? 4 : 2);
+        EXPECT_LE(bytes.allocated - bytes.live, f16_tile * 2 * kKvHeads * 2);
+      }
+    }
+  }
+}
+
+// DESIGN 4: padding of a side is at most one f16 tile of 128 rows, at every length between steps. KIVI at 8 bits is the
+// exception, by up to a fifth: its own tile of 128 rows may be nearly empty while f16 tiles are cut at both ends.
+TEST(ByteAccounts, PaddingOfASideStaysWithinOneTile) {
+  for (const int head_dim : {64, 128}) {
+    for (const int bits : {2, 4, 8}) {
+      for (const int residual : {32, 64, 96, 128, 160}) {
+        const std::string spec = "kivi:bits=" + std::to_string(bits) + ",residual=" + std::to_string(residual);
+        const std::shared_ptr<const LayerFormats> formats = *LayerFormats::create(spec_of(spec), head_dim);
+        std::size_t worst = 0;
+        for (const SideFormats* side : {&formats->key, &formats->value}) {
+          for (int rows = 0; rows < 1200; ++rows) {
+            const ByteAccount account = side->bytes(rows, side->sealed_rows(rows));
+            worst = std::max(worst, account.allocated - account.live);
+          }
+        }
+        const double f16_tile = kBlockRows * head_dim * 2;
+        EXPECT_LE(static_cast<double>(worst), f16_tile * (bits == 8 ? 1.2 : 1.0)) << spec;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvartet

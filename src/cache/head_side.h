@@ -1,0 +1,87 @@
+// One side (keys or values) of one KV head: its rows in their formats, and the pieces that attention walks.
+//
+// Rows [0, sealed) are in the sealed format, rows [sealed, rows) in the open one. Most caches write every row once, in
+// its final format: then there is no sealed format and all rows are open. KIVI keeps its newest rows in f16 and seals the
+// older ones (compression.md 2.3).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cache/tile_run.h"
+#include "core/arena.h"
+#include "core/bytes.h"
+#include "core/matrix.h"
+#include "core/status.h"
+#include "quantize/tile_format.h"
+
+namespace kvartet {
+
+// How one side's rows are written. Outlives the HeadSide; shared by all heads of a layer and by forks.
+struct SideFormats {
+  TileFormat open;
+  TileFormat sealed;  // tile_rows == 0: rows are never sealed
+  int residual = 0;   // KIVI's R, when rows are sealed
+
+  bool seals() const { return sealed.tile_rows > 0; }
+  // How many of `rows` rows are sealed between steps: keys in whole residuals, values all but the last R.
+  int sealed_rows(int rows) const;
+  // Bytes of a side with these counts: what HeadSide::bytes() reports then.
+  ByteAccount bytes(int rows, int sealed) const;
+};
+
+// New rows: all of `rows`, or those that `pick` lists, in its order.
+struct NewRows {
+  MatView<const float> rows;  // [n, head_dim]
+  bool picked = false;
+  std::span<const std::int32_t> pick;
+  int count() const { return static_cast<int>(picked ? pick.size() : rows.rows); }
+  const float* row(int i) const {
+    const auto index = static_cast<std::size_t>(i);
+    return rows.row(picked ? static_cast<std::size_t>(pick[index]) : index);
+  }
+};
+
+class HeadSide {
+ public:
+  explicit HeadSide(const SideFormats* formats);
+
+  // A change in two steps, so that all heads of a layer change or none does. stage() makes room, encodes `fresh` after
+  // the last row and seals up to row `sealed_after`, out of sight; commit() shows it; rollback() forgets it and gives the
+  // memory back. kExhausted: no memory; kBadInput: a row that the format cannot hold. `scratch` is resized as needed.
+  Status stage(Arena& arena, const NewRows& fresh, int sealed_after, std::vector<float>* scratch);
+  void commit();
+  void rollback();
+
+  // Replacing an open row in place, in two steps again: only the first can fail for lack of memory.
+  Status own_row(Arena& arena, int row);
+  Status overwrite(int row, MatView<const float> value);  // value: [1, head_dim]
+
+  int rows() const { return rows_; }
+  int sealed() const { return sealed_; }
+  std::span<const TilePiece> pieces() const { return pieces_; }
+  const SideFormats& formats() const { return *formats_; }
+
+  ByteAccount bytes() const;
+  void list_state(const std::string& prefix, std::vector<StateBuffer>* out) const;
+  Status check_integrity() const;
+
+ private:
+  Status stage_sealed(Arena& arena, const NewRows& fresh, int sealed_after, std::vector<float>* scratch);
+  Status stage_open(Arena& arena, const NewRows& fresh, int begin, std::vector<float>* scratch);
+  void read_exact(int row, const NewRows& fresh, float* out) const;
+  void refresh_pieces(int from_row);
+
+  const SideFormats* formats_;
+  TileRun open_;
+  TileRun sealed_run_;
+  int rows_ = 0;
+  int sealed_ = 0;
+  int staged_rows_ = 0;
+  int staged_sealed_ = 0;
+  std::vector<TilePiece> pieces_;
+};
+
+}  // namespace kvartet

@@ -1,0 +1,298 @@
+#include "cache/layer_cache.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include <fmt/format.h>
+
+#include "core/check.h"
+#include "core/parallel_for.h"
+#include "quantize/row_check.h"
+
+namespace kvartet {
+namespace {
+
+constexpr float kF16Overflow = 65520.0F;  // rounds to 65,536, which f16 does not have
+constexpr int kFewRows = 32;              // not worth waking threads for
+
+Result<SideFormats> side_formats(const FormatRequest& request, Side side, int head_dim, int residual) {
+  SideFormats formats;
+  if (request.name != "kivi") {
+    KV_ASSIGN(formats.open, make_tile_format(request, side, head_dim));
+    return formats;
+  }
+  KV_ASSIGN(formats.open, make_tile_format({"f16", 0, 0}, side, head_dim));
+  KV_ASSIGN(formats.sealed, make_tile_format(request, side, head_dim));
+  formats.residual = residual;
+  return formats;
+}
+
+// Runs task(head, side) for every side of every head and returns the first failure in that order, told where it was.
+template <typename Task>
+Status for_each_side(int kv_heads, int threads, const Task& task) {
+  std::vector<Status> results(static_cast<std::size_t>(kv_heads) * 2);
+  parallel_for(threads, kv_heads * 2, [&](int index, int) {
+    results[static_cast<std::size_t>(index)] = task(index / 2, index % 2 == 0 ? Side::kKey : Side::kValue);
+  });
+  for (int index = 0; index < kv_heads * 2; ++index) {
+    Status& status = results[static_cast<std::size_t>(index)];
+    if (!status.ok())
+      return std::move(status).within(fmt::format("KV head {}, {}", index / 2, index % 2 == 0 ? "keys" : "values"));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const LayerFormats>> LayerFormats::create(const CacheSpec& spec, int head_dim) {
+  auto formats = std::make_shared<LayerFormats>();
+  KV_ASSIGN(formats->key, side_formats(spec.key, Side::kKey, head_dim, spec.residual));
+  KV_ASSIGN(formats->value, side_formats(spec.value, Side::kValue, head_dim, spec.residual));
+  return std::shared_ptr<const LayerFormats>(std::move(formats));
+}
+
+LayerCache::LayerCache(std::shared_ptr<const CacheSpec> spec, const LayerShape& shape,
+                       std::shared_ptr<const LayerFormats> formats)
+    : spec_(std::move(spec)), formats_(std::move(formats)) {
+  for (int h = 0; h < shape.kv_heads; ++h)
+    heads_.push_back({HeadSide(&formats_->key), HeadSide(&formats_->value), RowPositions()});
+  refresh_views();
+}
+
+LayerCache::LayerCache(const LayerCache& other)
+    : spec_(other.spec_),
+      formats_(other.formats_),
+      heads_(other.heads_),
+      seen_(other.seen_),
+      first_prompt_(other.first_prompt_),
+      unsettled_(other.unsettled_) {
+  refresh_views();
+}
+
+Status LayerCache::seal(Arena& arena, const NewTokens& tokens, int threads) {
+  const int count = count_of(tokens);
+  if (count == 0) return {};
+  const int before = first_prompt_;
+  if (first_prompt_ < 0) first_prompt_ = count;
+  Status status = arrive(arena, tokens, count < kFewRows ? 1 : threads, /*seals_now=*/true);
+  if (!status.ok()) first_prompt_ = before;
+  return status;
+}
+
+Status LayerCache::append(Arena& arena, const NewTokens& token) {
+  const int before = first_prompt_;
+  if (first_prompt_ < 0) first_prompt_ = 0;
+  Status status = arrive(arena, token, 1, /*seals_now=*/false);
+  if (!status.ok()) first_prompt_ = before;
+  return status;
+}
+
+Status LayerCache::arrive(Arena& arena, const NewTokens& tokens, int threads, bool seals_now) {
+  for (std::size_t h = 0; h < heads_.size(); ++h) {
+    KV_CHECK(tokens.keys[h].cols == static_cast<std::size_t>(formats_->key.open.head_dim) &&
+             tokens.keys[h].rows == tokens.keys[0].rows);
+    KV_CHECK(tokens.values[h].cols == tokens.keys[h].cols && tokens.values[h].rows == tokens.keys[h].rows);
+  }
+  KV_TRY(check_rows(tokens, threads));
+  const ArrivalRequest request{
+      .kv_heads = kv_heads(), .first_prompt = first_prompt_, .seen = seen_, .tokens = count_of(tokens), .scores = tokens.scores};
+  KV_ASSIGN(const Arrival arrival, plan_arrival(*spec_, request));
+  Status status = stage_all(arena, tokens, arrival, threads, seals_now);
+  if (status.ok()) status = own_positions_and_replaced(arena, tokens, arrival);
+  if (status.ok()) status = replace_rows(tokens, arrival);
+  if (!status.ok()) {
+    rollback_all();
+    return status;
+  }
+  commit_all(tokens, arrival);
+  unsettled_ = seals_now ? 0 : unsettled_ + 1;
+  return {};
+}
+
+// Before anything is touched, so that a bad row changes nothing; and of dropped rows too, since their attention weights
+// have spoilt the scores (R8).
+Status LayerCache::check_rows(const NewTokens& tokens, int threads) const {
+  return for_each_side(kv_heads(), threads, [&](int h, Side side) {
+    const auto head = static_cast<std::size_t>(h);
+    const TileFormat& open = (side == Side::kKey ? formats_->key : formats_->value).open;
+    return check_finite((side == Side::kKey ? tokens.keys : tokens.values)[head], open.name.c_str(),
+                        open.bits == 16 ? kF16Overflow : 0.0F);
+  });
+}
+
+Status LayerCache::stage_all(Arena& arena, const NewTokens& tokens, const Arrival& arrival, int threads, bool seals_now) {
+  return for_each_side(kv_heads(), threads, [&](int h, Side side) {
+    const auto index = static_cast<std::size_t>(h);
+    NewRows fresh;
+    fresh.rows = (side == Side::kKey ? tokens.keys : tokens.values)[index];
+    fresh.picked = !arrival.all;
+    if (fresh.picked) fresh.pick = arrival.pick[index];
+    HeadSide& head_side = side == Side::kKey ? heads_[index].key : heads_[index].value;
+    const int sealed = seals_now ? head_side.formats().sealed_rows(head_side.rows() + fresh.count()) : head_side.sealed();
+    std::vector<float> scratch;
+    return head_side.stage(arena, fresh, sealed, &scratch);
+  });
+}
+
+Status LayerCache::own_positions_and_replaced(Arena& arena, const NewTokens& tokens, const Arrival& arrival) {
+  if (!keeps_positions()) return {};
+  for (std::size_t h = 0; h < heads_.size(); ++h) {
+    Head& head = heads_[h];
+    const int appended = arrival.all ? count_of(tokens) : static_cast<int>(arrival.pick[h].size());
+    const int rows = head.positions.rows();
+    KV_TRY(head.positions.own(arena, rows, rows + appended));
+    for (const Arrival::Replacement& replaced : arrival.replace) {
+      KV_TRY(head.key.own_row(arena, replaced.row));
+      KV_TRY(head.value.own_row(arena, replaced.row));
+      KV_TRY(head.positions.own(arena, replaced.row, replaced.row + 1));
+    }
+  }
+  return {};
+}
+
+Status LayerCache::replace_rows(const NewTokens& tokens, const Arrival& arrival) {
+  for (std::size_t h = 0; h < heads_.size(); ++h) {
+    for (const Arrival::Replacement& replaced : arrival.replace) {
+      const auto token = static_cast<std::size_t>(replaced.token);
+      KV_TRY(heads_[h].key.overwrite(replaced.row, tokens.keys[h].row_range(token, token + 1)));
+      KV_TRY(heads_[h].value.overwrite(replaced.row, tokens.values[h].row_range(token, token + 1)));
+    }
+  }
+  return {};
+}
+
+void LayerCache::commit_all(const NewTokens& tokens, const Arrival& arrival) {
+  for (int h = 0; h < kv_heads(); ++h) {
+    Head& head = heads_[static_cast<std::size_t>(h)];
+    const int old_rows = head.key.rows();
+    head.key.commit();
+    head.value.commit();
+    if (!keeps_positions()) continue;
+    for (const Arrival::Replacement& replaced : arrival.replace) head.positions.set(replaced.row, seen_ + replaced.token);
+    for (int row = old_rows; row < head.key.rows(); ++row) head.positions.set(row, seen_ + arrival.token(h, row - old_rows));
+  }
+  seen_ += count_of(tokens);
+  refresh_views();
+}
+
+void LayerCache::rollback_all() {
+  for (Head& head : heads_) {
+    head.key.rollback();
+    head.value.rollback();
+    head.positions.trim();
+  }
+  refresh_views();
+}
+
+Status LayerCache::settle(Arena& arena) {
+  bool due = false;
+  for (const Head& head : heads_) {
+    for (const HeadSide* side : {&head.key, &head.value}) due = due || side->formats().sealed_rows(side->rows()) > side->sealed();
+  }
+  if (due) {
+    std::vector<float> scratch;
+    const Status status = for_each_side(kv_heads(), 1, [&](int h, Side which) {
+      Head& head = heads_[static_cast<std::size_t>(h)];
+      HeadSide& side = which == Side::kKey ? head.key : head.value;
+      return side.stage(arena, NewRows{}, side.formats().sealed_rows(side.rows()), &scratch);
+    });
+    if (!status.ok()) {
+      rollback_all();
+      return status;
+    }
+    for (Head& head : heads_) {
+      head.key.commit();
+      head.value.commit();
+    }
+    refresh_views();
+  }
+  unsettled_ = 0;
+  return {};
+}
+
+void LayerCache::refresh_views() {
+  views_.resize(heads_.size());
+  for (std::size_t h = 0; h < heads_.size(); ++h)
+    views_[h] = {heads_[h].key.pieces(), heads_[h].value.pieces(), heads_[h].key.rows()};
+}
+
+std::vector<std::int32_t> LayerCache::positions(int kv_head) const {
+  if (keeps_positions()) return heads_[static_cast<std::size_t>(kv_head)].positions.all();
+  std::vector<std::int32_t> contiguous(static_cast<std::size_t>(rows(kv_head)));
+  std::iota(contiguous.begin(), contiguous.end(), 0);
+  return contiguous;
+}
+
+bool LayerCache::acted() const {
+  return std::any_of(heads_.begin(), heads_.end(), [&](const Head& head) {
+    if (head.key.rows() < seen_) return true;
+    const auto fewer_bits = [](const HeadSide& side) {
+      return side.sealed() > 0 || (side.rows() > 0 && side.formats().open.bits < 16);
+    };
+    return fewer_bits(head.key) || fewer_bits(head.value);
+  });
+}
+
+ByteAccount LayerCache::bytes() const {
+  ByteAccount sum;
+  for (const Head& head : heads_) {
+    sum += head.key.bytes();
+    sum += head.value.bytes();
+    sum += head.positions.bytes();
+  }
+  return sum;
+}
+
+void LayerCache::list_state(const std::string& prefix, std::vector<StateBuffer>* out) const {
+  for (std::size_t h = 0; h < heads_.size(); ++h) {
+    const std::string head = fmt::format("{} head {}", prefix, h);
+    heads_[h].key.list_state(head + " key", out);
+    heads_[h].value.list_state(head + " value", out);
+    heads_[h].positions.list_state(head + " positions", out);
+  }
+}
+
+Status LayerCache::check_integrity() const {
+  for (std::size_t h = 0; h < heads_.size(); ++h) {
+    const std::string place = fmt::format("KV head {}", h);
+    KV_TRY(check_head(heads_[h]).within(place));
+    const HeadView& view = views_[h];
+    if (view.keys.data() != heads_[h].key.pieces().data() || view.values.data() != heads_[h].value.pieces().data() ||
+        view.keys.size() != heads_[h].key.pieces().size() || view.values.size() != heads_[h].value.pieces().size() ||
+        view.rows != heads_[h].key.rows()) {
+      return internal_error("the view does not show the head's pieces").within(place);
+    }
+  }
+  return {};
+}
+
+Status LayerCache::check_head(const Head& head) const {
+  KV_TRY(head.key.check_integrity().within("keys"));
+  KV_TRY(head.value.check_integrity().within("values"));
+  const int rows = head.key.rows();
+  if (head.value.rows() != rows) return internal_error(fmt::format("{} key rows and {} value rows", rows, head.value.rows()));
+  for (const HeadSide* side : {&head.key, &head.value}) {
+    const int due = side->formats().sealed_rows(rows - unsettled_);
+    if (side->sealed() != due)
+      return internal_error(fmt::format("{} of {} rows are sealed, {} are due", side->sealed(), rows, due));
+  }
+  if (!keeps_positions()) {
+    return rows == seen_ ? Status() : internal_error(fmt::format("{} rows after {} tokens", rows, seen_));
+  }
+  if (head.positions.rows() != rows) return internal_error(fmt::format("{} positions for {} rows", head.positions.rows(), rows));
+  if (head.positions.bytes().allocated != RowPositions::bytes_of(rows).allocated)
+    return internal_error("positions hold tiles without rows");
+  if (first_prompt_ >= 0 && rows != rows_after(*spec_, first_prompt_, seen_ - first_prompt_)) {
+    return internal_error(fmt::format("{} rows are kept after {} tokens, the spec says {}", rows, seen_,
+                                      rows_after(*spec_, first_prompt_, seen_ - first_prompt_)));
+  }
+  std::vector<std::int32_t> sorted = head.positions.all();
+  std::sort(sorted.begin(), sorted.end());
+  if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) return internal_error("two rows have the same position");
+  if (!sorted.empty() && (sorted.front() < 0 || sorted.back() >= seen_)) {
+    return internal_error(fmt::format("positions {}..{} after {} tokens", sorted.front(), sorted.back(), seen_));
+  }
+  return {};
+}
+
+}  // namespace kvartet

@@ -1,0 +1,92 @@
+// One layer of one sequence's cache: all KV heads, changed together or not at all.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cache/head_side.h"
+#include "cache/retention.h"
+#include "cache/row_positions.h"
+#include "cache/spec.h"
+#include "core/arena.h"
+#include "core/bytes.h"
+#include "core/matrix.h"
+#include "core/model_shape.h"
+#include "core/scores.h"
+#include "core/status.h"
+#include "quantize/tile_format.h"
+
+namespace kvartet {
+
+// The formats of both sides of a layer; shared by layers of equal shape and by forks, since pieces point to them.
+struct LayerFormats {
+  SideFormats key;
+  SideFormats value;
+  // kUsage: the spec does not fit `head_dim`.
+  static Result<std::shared_ptr<const LayerFormats>> create(const CacheSpec& spec, int head_dim);
+};
+
+class LayerCache {
+ public:
+  LayerCache(std::shared_ptr<const CacheSpec> spec, const LayerShape& shape, std::shared_ptr<const LayerFormats> formats);
+  LayerCache(const LayerCache& other);  // a fork: shares tiles, has its own views
+  LayerCache(LayerCache&&) noexcept = default;
+  LayerCache& operator=(const LayerCache&) = delete;
+  LayerCache& operator=(LayerCache&&) noexcept = default;
+  ~LayerCache() = default;
+
+  // New tokens; per KV head a matrix [tokens, head_dim].
+  struct NewTokens {
+    std::span<const MatView<const float>> keys;  // [kv_heads]
+    std::span<const MatView<const float>> values;
+    const LayerScores* scores = nullptr;
+  };
+  // A prompt: rows are chosen, appended and sealed at once. On failure the layer is as it was.
+  Status seal(Arena& arena, const NewTokens& tokens, int threads);
+  // One decoded token: shown to attention in the open format; settle() seals what is due after attention.
+  Status append(Arena& arena, const NewTokens& token);
+  Status settle(Arena& arena);
+
+  std::span<const HeadView> views() const { return views_; }
+  int rows(int kv_head) const { return heads_[static_cast<std::size_t>(kv_head)].key.rows(); }
+  int kv_heads() const { return static_cast<int>(heads_.size()); }
+  int seen() const { return seen_; }
+  std::vector<std::int32_t> positions(int kv_head) const;
+  bool acted() const;  // has anything been dropped, or written in fewer bits than f16?
+
+  ByteAccount bytes() const;
+  void list_state(const std::string& prefix, std::vector<StateBuffer>* out) const;
+  Status check_integrity() const;
+
+ private:
+  struct Head {
+    HeadSide key;
+    HeadSide value;
+    RowPositions positions;  // only if the spec evicts
+  };
+
+  bool keeps_positions() const { return spec_->evict != Evict::kNone; }
+  int count_of(const NewTokens& tokens) const { return static_cast<int>(tokens.keys.front().rows); }
+  Status check_rows(const NewTokens& tokens, int threads) const;
+  Status arrive(Arena& arena, const NewTokens& tokens, int threads, bool seals_now);
+  Status stage_all(Arena& arena, const NewTokens& tokens, const Arrival& arrival, int threads, bool seals_now);
+  Status own_positions_and_replaced(Arena& arena, const NewTokens& tokens, const Arrival& arrival);
+  Status replace_rows(const NewTokens& tokens, const Arrival& arrival);
+  void commit_all(const NewTokens& tokens, const Arrival& arrival);
+  void rollback_all();
+  void refresh_views();
+  Status check_head(const Head& head) const;
+
+  std::shared_ptr<const CacheSpec> spec_;
+  std::shared_ptr<const LayerFormats> formats_;
+  std::vector<Head> heads_;
+  std::vector<HeadView> views_;
+  int seen_ = 0;           // tokens that passed, kept or not
+  int first_prompt_ = -1;  // tokens of the first prompt; -1: none yet
+  int unsettled_ = 0;      // rows appended since the last settle()
+};
+
+}  // namespace kvartet

@@ -1,0 +1,193 @@
+#include "cache/sequence_cache.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "cache/layer_cache.h"
+#include "cache/retention.h"
+#include "core/check.h"
+
+namespace kvartet {
+namespace {
+
+Result<std::vector<std::shared_ptr<const LayerFormats>>> formats_of_layers(const CacheSpec& spec, const ModelShape& shape) {
+  std::vector<std::shared_ptr<const LayerFormats>> formats;
+  for (const LayerShape& layer : shape.layers) {
+    if (!formats.empty() && formats.back()->key.open.head_dim == layer.head_dim) {
+      formats.push_back(formats.back());
+      continue;
+    }
+    KV_ASSIGN(std::shared_ptr<const LayerFormats> made, LayerFormats::create(spec, layer.head_dim));
+    formats.push_back(std::move(made));
+  }
+  return formats;
+}
+
+}  // namespace
+
+struct SequenceCache::Impl {
+  std::shared_ptr<const CacheSpec> spec;
+  std::shared_ptr<Arena> arena;
+  CacheOptions options;
+  std::vector<LayerCache> layers;
+  int next_position = 0;
+  Status broken;  // the failure that left layers out of step; ok: none
+  // The rows of the running call, one matrix per KV head.
+  std::vector<MatView<const float>> keys;
+  std::vector<MatView<const float>> values;
+
+  LayerCache& layer(int index) {
+    KV_CHECK(index >= 0 && index < std::ssize(layers));
+    return layers[static_cast<std::size_t>(index)];
+  }
+  // Runs a change of one layer; its failure breaks the cache.
+  template <typename Change>
+  Status change(int index, const Change& apply) {
+    LayerCache& changed = layer(index);
+    if (!broken.ok()) return Status(broken.code(), "this cache stopped at an earlier failure: " + broken.message());
+    Status status = apply(changed);
+    if (!status.ok()) broken = status = std::move(status).within(fmt::format("cache {}, layer {}", spec->canonical, index));
+    return status;
+  }
+  LayerCache::NewTokens new_tokens(const LayerScores* scores) const { return {keys, values, scores}; }
+};
+
+SequenceCache::SequenceCache(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+SequenceCache::SequenceCache(SequenceCache&&) noexcept = default;
+SequenceCache& SequenceCache::operator=(SequenceCache&&) noexcept = default;
+SequenceCache::~SequenceCache() = default;
+
+Result<SequenceCache> SequenceCache::create(const CacheSpec& spec, const ModelShape& shape, std::shared_ptr<Arena> arena,
+                                            const CacheOptions& options) {
+  KV_TRY(check_spec(spec, shape));
+  KV_ASSIGN(const auto formats, formats_of_layers(spec, shape));
+  auto impl = std::make_unique<Impl>();
+  impl->spec = std::make_shared<const CacheSpec>(spec);
+  impl->arena = std::move(arena);
+  impl->options = options;
+  impl->layers.reserve(shape.layers.size());
+  for (std::size_t l = 0; l < shape.layers.size(); ++l) impl->layers.emplace_back(impl->spec, shape.layers[l], formats[l]);
+  return SequenceCache(std::move(impl));
+}
+
+SequenceCache SequenceCache::fork() const { return SequenceCache(std::make_unique<Impl>(*impl_)); }
+
+const CacheSpec& SequenceCache::spec() const { return *impl_->spec; }
+
+ScoreNeed SequenceCache::score_need() const {
+  ScoreNeed need;
+  if (impl_->spec->evict == Evict::kSnap && impl_->next_position == 0) need.window = impl_->spec->window;
+  return need;
+}
+
+bool SequenceCache::wants_pre_rope_keys() const { return false; }
+bool SequenceCache::wants_weights() const { return false; }
+
+Status SequenceCache::seal_prompt(int layer, const LayerRows& rows) {
+  return impl_->change(layer, [&](LayerCache& changed) {
+    KV_CHECK(rows.key.tokens == rows.value.tokens);
+    KV_CHECK(rows.key.heads == static_cast<std::size_t>(changed.kv_heads()) && rows.value.heads == rows.key.heads);
+    impl_->keys.clear();
+    impl_->values.clear();
+    for (std::size_t h = 0; h < rows.key.heads; ++h) {
+      impl_->keys.push_back(rows.key.head(h));
+      impl_->values.push_back(rows.value.head(h));
+    }
+    return changed.seal(*impl_->arena, impl_->new_tokens(rows.scores), impl_->options.threads);
+  });
+}
+
+void SequenceCache::finish_prompt(int tokens) {
+  impl_->next_position += tokens;
+  for (const LayerCache& layer : impl_->layers) KV_CHECK(!impl_->broken.ok() || layer.seen() == impl_->next_position);
+}
+
+Status SequenceCache::append_row(int layer, MatView<const float> key, MatView<const float> value) {
+  return impl_->change(layer, [&](LayerCache& changed) {
+    KV_CHECK(key.rows == static_cast<std::size_t>(changed.kv_heads()) && value.rows == key.rows);
+    impl_->keys.clear();
+    impl_->values.clear();
+    for (std::size_t h = 0; h < key.rows; ++h) {
+      impl_->keys.push_back({key.row(h), 1, key.cols});
+      impl_->values.push_back({value.row(h), 1, value.cols});
+    }
+    return changed.append(*impl_->arena, impl_->new_tokens(nullptr));
+  });
+}
+
+Status SequenceCache::after_attention(int layer, MatView<const float>) {
+  return impl_->change(layer, [&](LayerCache& changed) { return changed.settle(*impl_->arena); });
+}
+
+void SequenceCache::finish_step() { finish_prompt(1); }
+
+std::span<const HeadView> SequenceCache::views(int layer) const { return impl_->layer(layer).views(); }
+
+int SequenceCache::next_position() const { return impl_->next_position; }
+
+int SequenceCache::rows(int layer, int kv_head) const { return impl_->layer(layer).rows(kv_head); }
+
+std::vector<std::int32_t> SequenceCache::positions(int layer, int kv_head) const {
+  return impl_->layer(layer).positions(kv_head);
+}
+
+double SequenceCache::mean_rows() const {
+  double rows = 0;
+  double heads = 0;
+  for (const LayerCache& layer : impl_->layers) {
+    for (int h = 0; h < layer.kv_heads(); ++h) rows += layer.rows(h);
+    heads += layer.kv_heads();
+  }
+  return heads == 0 ? 0 : rows / heads;
+}
+
+bool SequenceCache::acted() const {
+  return std::any_of(impl_->layers.begin(), impl_->layers.end(), [](const LayerCache& layer) { return layer.acted(); });
+}
+
+ByteAccount SequenceCache::bytes() const {
+  ByteAccount sum;
+  for (const LayerCache& layer : impl_->layers) sum += layer.bytes();
+  return sum;
+}
+
+std::vector<StateBuffer> SequenceCache::state() const {
+  std::vector<StateBuffer> buffers;
+  for (std::size_t l = 0; l < impl_->layers.size(); ++l) impl_->layers[l].list_state(fmt::format("layer {}", l), &buffers);
+  return buffers;
+}
+
+Status SequenceCache::check_integrity() const {
+  for (std::size_t l = 0; l < impl_->layers.size(); ++l) {
+    KV_TRY(impl_->layers[l].check_integrity().within(fmt::format("cache {}, layer {}", impl_->spec->canonical, l)));
+  }
+  ByteAccount listed;
+  for (const StateBuffer& buffer : state()) listed += buffer.bytes;
+  const ByteAccount counted = bytes();
+  if (listed == counted) return {};
+  return internal_error(fmt::format("the state lists {}/{} live/allocated bytes, the counts say {}/{}", listed.live,
+                                    listed.allocated, counted.live, counted.allocated));
+}
+
+Result<ByteAccount> predict_bytes(const CacheSpec& spec, const ModelShape& shape, int prompt_tokens, int generated) {
+  constexpr int kMostTokens = 1 << 29;
+  if (prompt_tokens < 0 || generated < 0 || prompt_tokens > kMostTokens || generated > kMostTokens) {
+    return usage_error(fmt::format("cannot predict {} prompt tokens and {} generated ones; each must be from 0 to {}",
+                                   prompt_tokens, generated, kMostTokens));
+  }
+  KV_TRY(check_spec(spec, shape));
+  KV_ASSIGN(const auto formats, formats_of_layers(spec, shape));
+  const int rows = rows_after(spec, prompt_tokens, generated);
+  ByteAccount sum;
+  for (std::size_t l = 0; l < shape.layers.size(); ++l) {
+    for (int h = 0; h < shape.layers[l].kv_heads; ++h) {
+      for (const SideFormats* side : {&formats[l]->key, &formats[l]->value}) sum += side->bytes(rows, side->sealed_rows(rows));
+      if (spec.evict != Evict::kNone) sum += RowPositions::bytes_of(rows);
+    }
+  }
+  return sum;
+}
+
+}  // namespace kvartet

@@ -1,0 +1,47 @@
+// The grammar of spec strings (DESIGN 5), knowing no method: stages of a name and key=value settings, either may be a
+// pair "keys/values". What the names mean is spec.cc's business.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/status.h"
+
+namespace kvartet {
+
+// "4" or "4/2": one text for both sides, or one for keys and one for values.
+struct SidedText {
+  std::string key;
+  std::string value;
+  bool paired() const { return key != value; }
+};
+
+struct SpecSetting {
+  std::string name;
+  SidedText value;
+};
+
+struct SpecStage {
+  SidedText name;
+  std::vector<SpecSetting> settings;  // in the order written, no name twice
+  const SpecSetting* find(std::string_view setting) const;
+};
+
+// kUsage: an empty part, a missing '=', a third '/', the same key twice in one stage.
+Result<std::vector<SpecStage>> parse_stages(std::string_view text);
+
+// A whole number written with digits only (an optional minus), within [least, most].
+Result<int> parse_whole(std::string_view key, std::string_view text, int least, int most);
+
+// The candidate with the smallest edit distance to `word`, case aside; the first of equals.
+std::string_view nearest_name(std::string_view word, std::span<const std::string_view> candidates);
+
+// "a", "a or b", "a, b or c".
+std::string list_names(std::span<const std::string_view> names);
+
+// The user's text in quotes, fit for one line of a message: long ones cut, control bytes as '?'.
+std::string quoted(std::string_view text);
+
+}  // namespace kvartet

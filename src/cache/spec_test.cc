@@ -1,0 +1,215 @@
+#include "cache/spec.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/rng.h"
+
+namespace kvartet {
+namespace {
+
+std::string canonical(const std::string& text) {
+  const Result<CacheSpec> spec = parse_spec(text);
+  return spec.ok() ? spec->canonical : "refused: " + spec.status().message();
+}
+
+// DESIGN 5: the canonical form keeps the preset's name and prints every key in the table's order.
+TEST(Spec, CanonicalForms) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"full", "full"},
+      {"f32", "f32"},
+      {"q8_0", "q8_0"},
+      {"kivi", "kivi:bits=4,group=32,residual=128"},
+      {"kivi:bits=2", "kivi:bits=2,group=32,residual=128"},
+      {"kivi:residual=64,bits=4/2", "kivi:bits=4/2,group=32,residual=64"},
+      {"kivi:bits=2/2,group=64", "kivi:bits=2,group=64,residual=128"},
+      {"kivi:group=32/128", "kivi:bits=4,group=32/128,residual=128"},
+      {"kivi:bits=8,group=128,residual=256", "kivi:bits=8,group=128,residual=256"},
+      {"q8_0/kivi:bits=2", "q8_0/kivi:bits=2,group=32,residual=128"},
+      {"kivi/full", "kivi/full:bits=4,group=32,residual=128"},
+      {"full/q8_0", "full/q8_0"},
+      {"q8_0/q8_0", "q8_0"},
+      {"snapkv", "snapkv:budget=0.25,window=32,kernel=7,pool=max"},
+      {"snapkv:pool=avg,kernel=5,budget=1024,window=64", "snapkv:budget=1024,window=64,kernel=5,pool=avg"},
+      {"streamingllm", "streamingllm:sinks=4,window=512,rope=absolute"},
+      {"streamingllm:window=60,sinks=0", "streamingllm:sinks=0,window=60,rope=absolute"},
+      {"streamingllm:budget=0.5", "streamingllm:sinks=4,budget=0.5,rope=absolute"},
+      {"streamingllm:budget=516,rope=absolute", "streamingllm:sinks=4,budget=516,rope=absolute"},
+      {"snapkv:budget=0.25+kivi:bits=4/2", "snapkv:budget=0.25,window=32,kernel=7,pool=max+kivi:bits=4/2,group=32,residual=128"},
+      {"snapkv+q8_0", "snapkv:budget=0.25,window=32,kernel=7,pool=max+q8_0"},
+      {"snapkv+f32", "snapkv:budget=0.25,window=32,kernel=7,pool=max+f32"},
+      {"streamingllm+q8_0", "streamingllm:sinks=4,window=512,rope=absolute+q8_0"},
+      // C19, R4, R12: a budget below the default window shortens the window instead of breaking the bound.
+      {"snapkv:budget=20", "snapkv:budget=20,window=19,kernel=7,pool=max"},
+      {"snapkv:budget=1", "snapkv:budget=1,window=1,kernel=7,pool=max"},
+      {"streamingllm:budget=1", "streamingllm:sinks=0,budget=1,rope=absolute"},
+  };
+  for (const auto& [text, expected] : cases) {
+    EXPECT_EQ(canonical(text), expected) << text;
+    const Result<CacheSpec> spec = parse_spec(text);
+    ASSERT_TRUE(spec.ok()) << text;
+    const Result<CacheSpec> again = parse_spec(spec->canonical);
+    ASSERT_TRUE(again.ok()) << spec->canonical;
+    EXPECT_EQ(*again, *spec) << text;
+  }
+}
+
+TEST(Spec, MeaningOfPairs) {
+  const CacheSpec spec = *parse_spec("snapkv:budget=100+kivi:bits=4/2,group=32/64,residual=64");
+  EXPECT_EQ(spec.key, (FormatRequest{"kivi", 4, 32}));
+  EXPECT_EQ(spec.value, (FormatRequest{"kivi", 2, 64}));
+  EXPECT_EQ(spec.residual, 64);
+  EXPECT_EQ(spec.evict, Evict::kSnap);
+  EXPECT_EQ(spec.budget.rows(5000, 33), 100);
+  const CacheSpec mixed = *parse_spec("full/kivi:bits=2");
+  EXPECT_EQ(mixed.key, (FormatRequest{"f16", 0, 0}));
+  EXPECT_EQ(mixed.value, (FormatRequest{"kivi", 2, 32}));
+}
+
+// compression.md 4.3 and 4.4.
+TEST(Spec, BudgetRows) {
+  EXPECT_EQ(Budget{0.25}.rows(500, 33), 125);
+  EXPECT_EQ(Budget{0.25}.rows(8000, 33), 2000);
+  EXPECT_EQ(Budget{0.25}.rows(8001, 33), 2001);
+  EXPECT_EQ(Budget{0.25}.rows(10, 33), 33);
+  EXPECT_EQ(Budget{0.07}.rows(100, 1), 7);  // the product is 7.000000000000001
+  EXPECT_EQ(Budget{1e-9}.rows(100000, 1), 1);
+  EXPECT_EQ(Budget{2048}.rows(10, 33), 2048);
+}
+
+struct Refusal {
+  std::string text;
+  std::string value;    // the message names it
+  std::string nearest;  // and this valid choice
+};
+
+TEST(Spec, RefusalsNameTheValueAndTheNearestChoice) {
+  const std::vector<Refusal> cases = {
+      {"", "empty", "full"},
+      {"kvi", "'kvi'", "kivi"},
+      {"KIVI", "'KIVI'", "kivi"},
+      {"snapkv:budget=0.25+", "empty stage", "snapkv+kivi"},
+      {"+kivi", "empty stage", "stage+stage"},
+      {":bits=4", "without a name", "name"},
+      {"turboqant:bits=4", "'turboqant'", "turboquant', which is not built yet"},
+      {"turboquant", "'turboquant' is not built yet", "kivi"},
+      {"q4_0", "'q4_0' is not built yet", "q8_0"},
+      {"kivi:bit=4", "'bit'", "bits"},
+      {"kivi:", "''", "key=value"},
+      {"kivi:bits", "'bits'", "key=value"},
+      {"kivi:bits=", "'bits='", "key=value"},
+      {"kivi:bits=4,bits=2", "'bits' is set twice", "keep one"},
+      {"kivi:bits=4/2/1", "3 parts", "keys/values"},
+      {"kivi:bits=4/", "empty side", "keys/values"},
+      {"kivi:bits=5", "bits=5", "bits=4"},
+      {"kivi:bits=3", "bits=3", "bits=4"},
+      {"kivi:bits=16", "bits=16", "bits=8"},
+      {"kivi:bits=four", "bits='four'", "whole number"},
+      {"kivi:group=48", "group=48", "group=32"},
+      {"kivi:residual=100", "residual=100", "residual=96 and residual=128"},
+      {"kivi:residual=0", "residual='0'", "residual=32"},
+      {"kivi:residual=99999999999999999999", "residual=", "residual=16777216"},
+      {"kivi:residual=-1", "residual='-1'", "residual=32"},
+      {"kivi:residual=32,group=64", "residual='32'", "residual=64"},
+      {"kivi:residual=64/128", "residual", "residual=64"},
+      {"kivi:center=mean", "'center='", "leave it out"},
+      {"q8_0:rotate=hadamard", "'rotate='", "leave it out"},
+      {"full:bits=4", "'bits'", "write full alone"},
+      {"q8_0/kivi:bits=4/2", "only one side", "bits=2"},
+      {"kivi/q8_0:bits=4/2", "only one side", "bits=4"},
+      {"snapkv/kivi", "'snapkv'", "pairs are made of full"},
+      {"q8_0/q4_0", "'q4_0'", "not built yet"},
+      {"full/kivi/q8_0", "3 parts", "keys/values"},
+      {"snapkv:budget=0", "budget='0'", "budget=1"},
+      {"snapkv:budget=-5", "budget='-5'", "budget=1"},
+      {"snapkv:budget=-0.5", "budget='-0.5'", "0.25"},
+      {"snapkv:budget=0.0", "budget='0.0'", "0.25"},
+      {"snapkv:budget=nan", "budget='nan'", "0.25"},
+      {"snapkv:budget=inf", "budget='inf'", "0.25"},
+      {"snapkv:budget=1.0", "budget='1.0'", "full"},
+      {"snapkv:budget=25%", "budget='25%'", "0.25"},
+      {"snapkv:budget=1e-999", "budget='1e-999'", "0.25"},
+      {"snapkv:budget=32,window=32", "window=32", "window=31 or budget=33"},
+      {"snapkv:window=0", "window='0'", "window=1"},
+      {"snapkv:kernel=6", "kernel=6", "kernel=5 and kernel=7"},
+      {"snapkv:pool=mean", "pool='mean'", "pool=m"},
+      {"snapkv:rope=absolute", "'rope'", "pool"},
+      {"streamingllm:rope=rerotate", "rope=rerotate", "rope=absolute"},
+      {"streamingllm:window=0", "window='0'", "window=1"},
+      {"streamingllm:window=100,budget=50", "both window and budget", "keep one"},
+      {"streamingllm:sinks=4,budget=4", "sinks=4", "sinks=3 or budget=5"},
+      {"streamingllm+kivi", "streamingllm+kivi", "streamingllm+q8_0"},
+      {"streamingllm+q8_0/kivi", "streamingllm+kivi", "streamingllm+q8_0"},
+      {"snapkv+streamingllm", "both evict", "snapkv+kivi"},
+      {"kivi+q8_0", "both quantize", "evict+quantize"},
+      {"kivi:bits=4+snapkv", "quantizes before it evicts", "snapkv+kivi"},
+      {"snapkv+full", "'+full'", "snapkv alone"},
+      {"snapkv+kivi+q8_0", "both quantize", "keep one"},
+      {std::string(5000, 'x'), "5000 characters", "1000"},
+      {"ki\nvi\x01", "'ki?vi?'", "kivi"},
+  };
+  for (const Refusal& refusal : cases) {
+    const Result<CacheSpec> spec = parse_spec(refusal.text);
+    ASSERT_FALSE(spec.ok()) << refusal.text;
+    const std::string& message = spec.status().message();
+    EXPECT_EQ(spec.status().code(), Code::kUsage) << message;
+    EXPECT_NE(message.find(refusal.value), std::string::npos) << refusal.text << "\n" << message;
+    EXPECT_NE(message.find(refusal.nearest), std::string::npos) << refusal.text << "\n" << message;
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+  }
+}
+
+// Whatever the text, the answer is a refusal or a spec whose canonical form means the same.
+TEST(Spec, RandomTextsRoundTripOrAreRefused) {
+  const std::vector<std::string> words = {"full",     "f32",    "q8_0",   "kivi",    "snapkv", "streamingllm", "bits",  "group",
+                                          "residual", "budget", "window", "kernel",  "pool",   "avg",          "sinks", "rope",
+                                          "4",        "2",      "32",     "64",      "128",    "0.25",         "-1",    "999999",
+                                          "/",        "+",      ":",      "=",       ",",      "absolute",     "x",     "",
+                                          "bits=4",   ":bits=", "=4,",    "kernel=5"};
+  Rng rng(3);
+  int accepted = 0;
+  for (int i = 0; i < 20000; ++i) {
+    std::string text = rng.below(2) == 0 ? words[rng.below(6)] : "";
+    for (std::uint64_t n = rng.below(7); n > 0; --n) text += words[rng.below(words.size())];
+    const Result<CacheSpec> spec = parse_spec(text);
+    if (!spec.ok()) {
+      EXPECT_FALSE(spec.status().message().empty());
+      continue;
+    }
+    ++accepted;
+    const Result<CacheSpec> again = parse_spec(spec->canonical);
+    ASSERT_TRUE(again.ok()) << text << " -> " << spec->canonical;
+    EXPECT_EQ(*again, *spec) << text;
+  }
+  EXPECT_GT(accepted, 1000);
+}
+
+ModelShape shape_with(int head_dim, int window = 0) {
+  ModelShape shape;
+  shape.context = 8192;
+  shape.layers = {{.heads = 4, .kv_heads = 2, .head_dim = head_dim, .window = window}};
+  return shape;
+}
+
+TEST(Spec, CheckAgainstTheModel) {
+  EXPECT_TRUE(check_spec(*parse_spec("kivi:group=64"), shape_with(64)).ok());
+  const Status group = check_spec(*parse_spec("kivi:group=128"), shape_with(64));
+  EXPECT_EQ(group.code(), Code::kUsage);
+  EXPECT_NE(group.message().find("the nearest is group=64"), std::string::npos) << group.message();
+  EXPECT_NE(check_spec(*parse_spec("kivi"), shape_with(80)).message().find("use full"), std::string::npos);
+  EXPECT_EQ(check_spec(*parse_spec("q8_0"), shape_with(80)).code(), Code::kUsage);
+  EXPECT_TRUE(check_spec(*parse_spec("full"), shape_with(80)).ok());
+  EXPECT_EQ(check_spec(*parse_spec("full"), shape_with(64, 4096)).code(), Code::kUsage);
+  EXPECT_TRUE(check_spec(*parse_spec("full"), shape_with(64, 8192)).ok());
+}
+
+TEST(Spec, MethodsAreAllParsed) {
+  EXPECT_EQ(methods().size(), 6U);
+  for (const MethodInfo& method : methods()) EXPECT_TRUE(parse_spec(method.name).ok()) << method.name;
+}
+
+}  // namespace
+}  // namespace kvartet

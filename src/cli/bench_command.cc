@@ -1,0 +1,154 @@
+// kvartet bench: tasks x contexts x caches into a results folder; kvartet report: the table of such a folder.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "bench/runner/benchmark.h"
+#include "bench/runner/predictions.h"
+#include "cli/command.h"
+#include "core/file_system.h"
+#include "engine/engine.h"
+#include "report/rows.h"
+#include "report/text_table.h"
+#include "results/fingerprint.h"
+#include "results/store.h"
+
+namespace kvartet {
+namespace {
+
+struct BenchFlags {
+  ModelFlags model;
+  std::vector<std::string> kv;
+  BenchmarkRequest request;
+  std::string question_position = "seen";
+  std::string out;
+  bool json = false;
+  bool dry_run = false;
+};
+
+std::string shape_text(const ModelShape& s) {
+  const LayerShape& layer = s.layers.front();
+  return fmt::format("{}, {} layers, {}/{} heads of {}, hidden {}", s.architecture, s.layer_count(), layer.heads, layer.kv_heads, layer.head_dim, s.hidden);
+}
+
+Result<RunRecord> run_record(const BenchFlags& flags, const Engine& engine, const std::string& model_path) {
+  RunRecord run;
+  KV_ASSIGN(run.identity.model_hash, model_fingerprint(FileSystem::real(), model_path));
+  run.identity.model_name = flags.model.model;
+  run.identity.model_shape = shape_text(engine.shape());
+  run.identity.seed = flags.request.seed;
+  run.identity.parameters = run_parameters(flags.request);
+  run.identity.version = kvartet_version();
+  run.machine = this_machine();
+  run.threads = engine.threads();
+  run.started = utc_timestamp();
+  run.process = getpid();
+  return run;
+}
+
+void show_bench_progress(const BenchmarkProgress& p) {
+  if (!stderr_is_terminal() || p.total == 0) return;
+  const std::string left = p.seconds_left < 0 ? "" : fmt::format(", {:.0f} tokens/s, {:.0f} min {:.0f} s left", p.tokens_per_s, p.seconds_left / 60 - 0.5, static_cast<double>(static_cast<int>(p.seconds_left) % 60));
+  show_progress(fmt::format("{} at {}: sample {} of {}{};", p.task, p.context, p.done + 1, p.total, left), (p.done + p.sample_share) / p.total);
+}
+
+Status print_report(const StoredResults& results, bool json) {
+  const std::vector<ReportRow> rows = report_rows(results);
+  if (json) {
+    print(report_json(results, rows).dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  } else {
+    print(text_table(results, rows));
+  }
+  return {};
+}
+
+void print_dry_run(const std::vector<PlannedTask>& plan, const std::vector<CacheSpec>& specs) {
+  std::string text = fmt::format("{} caches over:\n", specs.size());
+  for (const PlannedTask& task : plan) {
+    long long tokens = 0;
+    for (const PreparedSample& s : task.samples) tokens += s.record.prompt_tokens;
+    text += fmt::format("  {:30} context {:>7}: {:>4} prompts, {:>9} prompt tokens, {} records unusable\n", task.task, task.context, task.samples.size(), tokens, task.skipped.size());
+  }
+  print(text);
+}
+
+Status bench(BenchFlags& flags) {
+  KV_ASSIGN(std::vector<CacheSpec> specs, parse_specs(flags.kv));
+  flags.request.question_position = flags.question_position == "unseen" ? QuestionPosition::kUnseen : QuestionPosition::kSeen;
+  FileSystem& files = FileSystem::real();
+  EngineOptions options;
+  options.model_path = resolve_model(flags.model.model);
+  options.threads = resolved_threads(flags.model);
+  options.fast_tier_bytes = flags.model.fast_tier_bytes;
+  options.cancel = &interrupted();
+  KV_ASSIGN(std::unique_ptr<Engine> engine, Engine::open(options));
+  for (const CacheSpec& spec : specs) KV_TRY(check_spec(spec, engine->shape()));
+  KV_ASSIGN(std::vector<PlannedTask> plan, plan_benchmark(flags.request, engine->vocabulary(), engine->shape(), files));
+  for (const PlannedTask& task : plan) {
+    for (const SkippedLine& line : task.skipped) print_note(fmt::format("{}: {}", line.where(), line.reason));
+  }
+  if (flags.dry_run) {
+    print_dry_run(plan, specs);
+    return {};
+  }
+  KV_ASSIGN(RunRecord run, run_record(flags, *engine, options.model_path));
+  KV_ASSIGN(Store store, Store::open(files, flags.out, run));
+  BenchmarkHooks hooks;
+  hooks.cancel = &interrupted();
+  hooks.progress = show_bench_progress;
+  hooks.measure = [&](const PreparedSample& sample, std::span<const CacheSpec> missing, const Engine::Progress& progress) {
+    return measure_sample(*engine, sample, missing, flags.request.question_position, progress);
+  };
+  KV_ASSIGN(BenchmarkSummary summary, run_benchmark(plan, specs, store, hooks));
+  show_progress("", 1);
+  KV_ASSIGN(StoredResults results, store.load());
+  KV_TRY(write_predictions(files, flags.out, results));
+  KV_TRY(print_report(results, flags.json));
+  if (summary.samples_resumed > 0) print_note(fmt::format("{} samples were in {} already; {} were run now", summary.samples_resumed, flags.out, summary.samples_run));
+  if (summary.cancelled) return cancelled(fmt::format("interrupted; what was finished is in {}, and the same command goes on from there", flags.out));
+  return {};
+}
+
+struct ReportFlags {
+  std::string directory;
+  bool json = false;
+};
+
+Status report(const ReportFlags& flags) {
+  KV_ASSIGN(Store store, Store::open_for_reading(FileSystem::real(), flags.directory));
+  KV_ASSIGN(StoredResults results, store.load());
+  return print_report(results, flags.json);
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app, Action* action) {
+  auto flags = std::make_shared<BenchFlags>();
+  CLI::App* command = app.add_subcommand("bench", "several caches over tasks, one prefill for all; resumes where it was interrupted");
+  add_model_flags(command, &flags->model);
+  command->add_option("--kv", flags->kv, "a cache; repeatable. Differences are to full")->required();
+  command->add_option("--task", flags->request.tasks, "a task (kvartet tasks) or your own file of records; repeatable")->required();
+  command->add_option("--metric", flags->request.metric, "for your own file: how answers are scored");
+  command->add_option("--context", flags->request.contexts, "tokens of prompt and answer; repeatable (default: the model's)")->check(CLI::PositiveNumber);
+  command->add_option("--samples", flags->request.samples, "prompts per task and context (default: the task's own)")->check(CLI::NonNegativeNumber);
+  command->add_option("--question-position", flags->question_position, "seen: the cache is sealed after the question; unseen: before it")
+      ->capture_default_str()->check(CLI::IsMember({"seen", "unseen"}));
+  command->add_option("--data", flags->request.data_dir, "folder that holds longbench/, haystack/, ...");
+  command->add_option("--seed", flags->request.seed, "of the generated tasks")->capture_default_str();
+  command->add_flag("--dry-run", flags->dry_run, "only say what would be run");
+  command->add_option("-o,--out", flags->out, "results folder: results.sqlite and predictions/")->required();
+  command->add_flag("--json", flags->json, "one JSON document on standard output");
+  command->callback([flags, action] { *action = [flags] { return bench(*flags); }; });
+}
+
+void add_report(CLI::App& app, Action* action) {
+  auto flags = std::make_shared<ReportFlags>();
+  CLI::App* command = app.add_subcommand("report", "the table of a results folder");
+  command->add_option("DIR", flags->directory, "a results folder of kvartet bench")->required();
+  command->add_flag("--json", flags->json, "one JSON document on standard output");
+  command->callback([flags, action] { *action = [flags] { return report(*flags); }; });
+}
+
+}  // namespace kvartet

@@ -1,0 +1,112 @@
+#include "cli/command.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+
+#include "core/clock.h"
+#include "core/parallel_for.h"
+
+namespace kvartet {
+namespace {
+
+std::atomic<bool> g_interrupted{false};  // a signal handler can reach nothing else
+
+void on_interrupt(int signal) {
+  if (g_interrupted.exchange(true)) _exit(128 + signal);
+}
+
+}  // namespace
+
+const std::atomic<bool>& interrupted() { return g_interrupted; }
+
+void install_interrupt_handler() {
+  struct sigaction action = {};
+  action.sa_handler = on_interrupt;
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+}
+
+void add_model_flags(CLI::App* command, ModelFlags* flags) {
+  command->add_option("-m,--model", flags->model, "a GGUF file, or smollm2: the model that set-up left in models/")->required();
+  command->add_option("--threads", flags->threads, "compute threads (default: physical cores)")->check(CLI::Range(1, 1024));
+  command->add_option_function<std::string>(
+      "--fast-tier-bytes",
+      [flags](const std::string& text) {
+        Result<std::size_t> bytes = parse_bytes(text);
+        if (!bytes.ok()) throw CLI::ValidationError("--fast-tier-bytes", bytes.status().message());
+        flags->fast_tier_bytes = *bytes;
+      },
+      "cap on the bytes of all caches in memory (K, M, G)");
+}
+
+int resolved_threads(const ModelFlags& flags) { return flags.threads > 0 ? flags.threads : physical_cores(); }
+
+std::string resolve_model(const std::string& name) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  if (fs::exists(name, ignored) || name.find('/') != std::string::npos || name.find('.') != std::string::npos) return name;
+  const fs::path file = name + ".gguf";
+  std::vector<fs::path> places = {fs::path("models") / file};
+  if (const char* dir = std::getenv("KVARTET_MODELS")) places.insert(places.begin(), fs::path(dir) / file);
+  const fs::path self = fs::read_symlink("/proc/self/exe", ignored);
+  if (!self.empty()) places.push_back(self.parent_path() / ".." / ".." / "models" / file);  // build/release/kvartet
+  for (const fs::path& place : places) {
+    if (fs::exists(place, ignored)) return place.string();
+  }
+  return places.back().lexically_normal().string();
+}
+
+Result<std::vector<CacheSpec>> parse_specs(const std::vector<std::string>& texts) {
+  std::vector<CacheSpec> specs;
+  for (const std::string& text : texts) {
+    KV_ASSIGN(CacheSpec spec, parse_spec(text));
+    for (const CacheSpec& earlier : specs) {
+      if (earlier.canonical == spec.canonical) return usage_error(fmt::format("--kv {} is given twice; leave one out", spec.canonical));
+    }
+    specs.push_back(std::move(spec));
+  }
+  return specs;
+}
+
+Result<std::size_t> parse_bytes(const std::string& text) {
+  char* end = nullptr;
+  const double number = std::strtod(text.c_str(), &end);
+  double unit = 1;
+  const std::string suffix = end;
+  if (suffix == "K" || suffix == "k") unit = 1024.0;
+  else if (suffix == "M" || suffix == "m") unit = 1024.0 * 1024.0;
+  else if (suffix == "G" || suffix == "g") unit = 1024.0 * 1024.0 * 1024.0;
+  else if (!suffix.empty()) end = const_cast<char*>(text.c_str());
+  if (end == text.c_str() || !std::isfinite(number) || number * unit < 1 || number * unit > 1e18) {
+    return usage_error(fmt::format("'{}' is not a number of bytes; write for example 300M or 2G", text));
+  }
+  return static_cast<std::size_t>(number * unit);
+}
+
+bool stderr_is_terminal() { return isatty(STDERR_FILENO) != 0; }
+
+void show_progress(std::string_view what, double share) {
+  static double last = 0;
+  if (!stderr_is_terminal()) return;
+  const double now = Clock::real().seconds();
+  if (share < 1 && now - last < 0.1) return;
+  last = now;
+  std::fputs(fmt::format("\r\x1b[K{} {:3.0f} %{}", what, share * 100, share >= 1 ? "\r\x1b[K" : "").c_str(), stderr);
+  std::fflush(stderr);
+}
+
+void print(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+void print_note(std::string_view text) { std::fputs(fmt::format("{}\n", text).c_str(), stderr); }
+
+}  // namespace kvartet

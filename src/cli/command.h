@@ -1,0 +1,58 @@
+// What the commands share: how they are added to the command line, where they may print, and how Ctrl-C reaches them.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cache/spec.h"
+#include "core/arena.h"
+#include "core/status.h"
+
+namespace kvartet {
+
+// The command that the command line chose. main runs it after parsing and turns its Status into the exit code.
+using Action = std::function<Status()>;
+
+// Flags that every command with a model takes.
+struct ModelFlags {
+  std::string model;
+  int threads = 0;  // 0: physical cores
+  std::size_t fast_tier_bytes = Arena::kNoCap;
+};
+void add_model_flags(CLI::App* command, ModelFlags* flags);
+int resolved_threads(const ModelFlags& flags);
+
+// "smollm2" names the model that set-up left in models/; anything else is a path.
+std::string resolve_model(const std::string& name);
+
+// kUsage, before anything is loaded, when one of the specs is wrong.
+Result<std::vector<CacheSpec>> parse_specs(const std::vector<std::string>& texts);
+
+// K, M, G are powers of 1024.
+Result<std::size_t> parse_bytes(const std::string& text);
+
+// Set by the first Ctrl-C; the second one ends the process at once.
+const std::atomic<bool>& interrupted();
+void install_interrupt_handler();
+
+// Progress on standard error when it is a terminal, nothing otherwise. Call with share 1 to finish the line.
+void show_progress(std::string_view what, double share);
+bool stderr_is_terminal();
+void print(std::string_view text);       // standard output
+void print_note(std::string_view text);  // standard error, one line
+
+void add_run(CLI::App& app, Action* action);
+void add_explain(CLI::App& app, Action* action);
+void add_lists(CLI::App& app, Action* action);  // methods, tasks, model
+void add_bench(CLI::App& app, Action* action);
+void add_report(CLI::App& app, Action* action);
+void add_fidelity(CLI::App& app, Action* action);
+void add_score(CLI::App& app, Action* action);
+void add_speed(CLI::App& app, Action* action);
+
+}  // namespace kvartet

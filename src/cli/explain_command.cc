@@ -1,0 +1,55 @@
+// kvartet explain: bytes per tier and per token, before anything runs.
+#include <fmt/format.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cache/sequence_cache.h"
+#include "cli/command.h"
+#include "model/model_facts.h"
+
+namespace kvartet {
+namespace {
+
+struct ExplainFlags {
+  std::string model;
+  std::vector<std::string> kv;
+  int prompt_tokens = 0;
+  int output_tokens = 0;
+  bool json = false;
+};
+
+Status explain(const ExplainFlags& flags) {
+  KV_ASSIGN(std::vector<CacheSpec> specs, parse_specs(flags.kv));
+  KV_ASSIGN(ModelShape shape, read_model_shape(resolve_model(flags.model)));
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  std::string table = fmt::format("{:44} {:>14} {:>14} {:>12} {:>8}\n", "spec", "live bytes", "allocated", "per token", "ratio");
+  for (const CacheSpec& spec : specs) {
+    KV_TRY(check_spec(spec, shape));
+    KV_ASSIGN(ByteAccount bytes, predict_bytes(spec, shape, flags.prompt_tokens, flags.output_tokens));
+    const int tokens = flags.prompt_tokens + flags.output_tokens;
+    const double per_token = static_cast<double>(bytes.allocated) / tokens;
+    const double full = static_cast<double>(shape.f16_bytes_per_token()) * tokens;
+    const double ratio = full / static_cast<double>(bytes.allocated);
+    rows.push_back({{"spec", spec.canonical}, {"bytes_total", bytes.allocated}, {"live_bytes", bytes.live},
+                    {"bytes_by_tier", {{"ram", bytes.allocated}}}, {"bytes_per_token", per_token}, {"compression_ratio", ratio}});
+    table += fmt::format("{:44} {:>14} {:>14} {:>12.1f} {:>7.2f}x\n", spec.canonical, bytes.live, bytes.allocated, per_token, ratio);
+  }
+  print(flags.json ? (rows.size() == 1 ? rows[0] : nlohmann::ordered_json{{"rows", rows}}).dump(1) + "\n" : table);
+  return {};
+}
+
+}  // namespace
+
+void add_explain(CLI::App& app, Action* action) {
+  auto flags = std::make_shared<ExplainFlags>();
+  CLI::App* command = app.add_subcommand("explain", "what a cache will hold, in bytes, before running anything");
+  command->add_option("-m,--model", flags->model, "a GGUF file, or smollm2")->required();
+  command->add_option("--kv", flags->kv, "the cache; repeatable")->required();
+  command->add_option("--prompt-tokens", flags->prompt_tokens, "tokens of the prompt")->required()->check(CLI::PositiveNumber);
+  command->add_option("--output-tokens", flags->output_tokens, "tokens generated after it")->capture_default_str()->check(CLI::NonNegativeNumber);
+  command->add_flag("--json", flags->json, "one JSON document on standard output");
+  command->callback([flags, action] { *action = [flags] { return explain(*flags); }; });
+}
+
+}  // namespace kvartet

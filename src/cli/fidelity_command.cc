@@ -1,0 +1,55 @@
+// kvartet fidelity: how far a cache's next-token distributions are from full's, on the user's own text.
+#include <fmt/format.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "bench/fidelity.h"
+#include "cli/command.h"
+#include "core/file_system.h"
+#include "engine/engine.h"
+#include "engine/prompt.h"
+
+namespace kvartet {
+namespace {
+
+struct FidelityFlags {
+  ModelFlags model;
+  std::vector<std::string> kv;
+  std::string file;
+  FidelityRequest request;
+  bool json = false;
+};
+
+Status fidelity(const FidelityFlags& flags) {
+  KV_ASSIGN(std::vector<CacheSpec> specs, parse_specs(flags.kv));
+  KV_ASSIGN(std::string text, FileSystem::real().read_file(flags.file));
+  EngineOptions options;
+  options.model_path = resolve_model(flags.model.model);
+  options.threads = resolved_threads(flags.model);
+  options.fast_tier_bytes = flags.model.fast_tier_bytes;
+  options.cancel = &interrupted();
+  options.bf16_copy = true;  // activation rounding of low-bit products would drown q8_0 (DESIGN 6)
+  KV_ASSIGN(std::unique_ptr<Engine> engine, Engine::open(options));
+  KV_ASSIGN(std::vector<Token> tokens, build_prompt(engine->vocabulary(), PromptForm::kRaw, {text, ""}));
+  KV_ASSIGN(FidelityReport report, measure_fidelity(*engine, tokens, flags.request, specs, [](double share) { show_progress("comparing", share); }));
+  show_progress("", 1);
+  print(flags.json ? fidelity_json(report).dump(1) + "\n" : fidelity_table(report));
+  return {};
+}
+
+}  // namespace
+
+void add_fidelity(CLI::App& app, Action* action) {
+  auto flags = std::make_shared<FidelityFlags>();
+  CLI::App* command = app.add_subcommand("fidelity", "KL divergence, top-1 agreement and perplexity of caches against full, on your text");
+  add_model_flags(command, &flags->model);
+  command->add_option("--kv", flags->kv, "a cache; repeatable")->required();
+  command->add_option("-f,--file", flags->file, "the text")->required();
+  command->add_option("--context", flags->request.context, "tokens of the text that are used")->capture_default_str()->check(CLI::PositiveNumber);
+  command->add_option("--tokens", flags->request.tokens, "the last of them, over which distributions are compared")->capture_default_str()->check(CLI::PositiveNumber);
+  command->add_flag("--json", flags->json, "one JSON document on standard output");
+  command->callback([flags, action] { *action = [flags] { return fidelity(*flags); }; });
+}
+
+}  // namespace kvartet

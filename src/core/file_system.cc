@@ -1,0 +1,223 @@
+#include "core/file_system.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+namespace kvartet {
+namespace {
+
+std::string reason(int error) { return std::generic_category().message(error); }
+
+// One sentence for a refused operation. A full disk is exhaustion (exit 4), everything else is the system's refusal (exit 5).
+Status refused(std::string_view verb, const std::string& path, int error) {
+  if (error == ENOSPC || error == EDQUOT || error == EFBIG) {
+    return exhausted(fmt::format("cannot {} '{}': {}; free some space or choose another folder", verb, path, reason(error)));
+  }
+  return io_error(fmt::format("cannot {} '{}': {}", verb, path, reason(error)));
+}
+
+// The same for files that the user named: one that is missing or is a folder is bad input (exit 3).
+Status unreadable(const std::string& path, int error) {
+  if (error == ENOENT || error == ENOTDIR) return bad_input(fmt::format("there is no file '{}'; check the path", path));
+  if (error == EISDIR) return bad_input(fmt::format("'{}' is a folder, but a file is needed", path));
+  return refused("read", path, error);
+}
+
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Descriptor& operator=(Descriptor&&) = delete;
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  bool open() const { return fd_ >= 0; }
+  int get() const { return fd_; }
+  int release() { return std::exchange(fd_, -1); }
+
+ private:
+  int fd_;
+};
+
+class RealWritableFile : public WritableFile {
+ public:
+  RealWritableFile(Descriptor fd, std::string path) : fd_(std::move(fd)), path_(std::move(path)) {}
+
+  Status append(std::string_view bytes) override {
+    if (!fd_.open()) return closed();
+    while (!bytes.empty()) {
+      const ssize_t written = ::write(fd_.get(), bytes.data(), bytes.size());
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) return refused("write", path_, errno);
+      bytes.remove_prefix(static_cast<std::size_t>(written));
+    }
+    return {};
+  }
+
+  Status sync() override {
+    if (!fd_.open()) return closed();
+    // Pipes and terminals cannot be synced, and need not be.
+    if (::fsync(fd_.get()) != 0 && errno != EINVAL && errno != EROFS) return refused("write", path_, errno);
+    return {};
+  }
+
+  Status close() override {
+    if (!fd_.open()) return {};
+    if (::close(fd_.release()) != 0 && errno != EINTR) return refused("write", path_, errno);
+    return {};
+  }
+
+ private:
+  Status closed() const { return internal_error(fmt::format("'{}' was written to after it was closed", path_)); }
+  Descriptor fd_;
+  std::string path_;
+};
+
+class RealMappedFile : public MappedFile {
+ public:
+  RealMappedFile(void* data, std::size_t size) : data_(data), size_(size) {}
+  ~RealMappedFile() override {
+    if (size_ != 0) ::munmap(data_, size_);
+  }
+  std::span<const std::byte> bytes() const override { return {static_cast<const std::byte*>(data_), size_}; }
+
+ private:
+  void* data_;
+  std::size_t size_;
+};
+
+class RealFileSystem : public FileSystem {
+ public:
+  Result<std::string> read_file(const std::string& path) override {
+    const Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!fd.open()) return unreadable(path, errno);
+    struct stat info{};
+    if (::fstat(fd.get(), &info) != 0) return unreadable(path, errno);
+    if (S_ISDIR(info.st_mode)) return unreadable(path, EISDIR);
+    // The size is only a hint: pipes have none, and a file may grow. So: read until the end.
+    std::string text;
+    std::size_t filled = 0;
+    text.resize(static_cast<std::size_t>(std::max<off_t>(info.st_size, 0)) + 1);
+    while (true) {
+      if (filled == text.size()) text.resize(text.size() * 2);
+      const ssize_t got = ::read(fd.get(), text.data() + filled, text.size() - filled);
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) return unreadable(path, errno);
+      if (got == 0) break;
+      filled += static_cast<std::size_t>(got);
+    }
+    text.resize(filled);
+    return text;
+  }
+
+  Result<std::unique_ptr<MappedFile>> map_file(const std::string& path) override {
+    const Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!fd.open()) return unreadable(path, errno);
+    struct stat info{};
+    if (::fstat(fd.get(), &info) != 0) return unreadable(path, errno);
+    if (S_ISDIR(info.st_mode)) return unreadable(path, EISDIR);
+    if (!S_ISREG(info.st_mode)) return bad_input(fmt::format("'{}' is not a regular file, so it cannot be mapped", path));
+    const auto size = static_cast<std::size_t>(info.st_size);
+    if (size == 0) return std::unique_ptr<MappedFile>(std::make_unique<RealMappedFile>(nullptr, 0));  // mmap refuses length 0
+    void* data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.get(), 0);
+    if (data == MAP_FAILED) return refused("map", path, errno);
+    return std::unique_ptr<MappedFile>(std::make_unique<RealMappedFile>(data, size));
+  }
+
+  Result<std::unique_ptr<WritableFile>> create(const std::string& path) override { return open_for_writing(path, O_TRUNC); }
+  Result<std::unique_ptr<WritableFile>> open_append(const std::string& path) override { return open_for_writing(path, O_APPEND); }
+
+  Status rename(const std::string& from, const std::string& to) override {
+    if (::rename(from.c_str(), to.c_str()) != 0) return refused(fmt::format("rename '{}' to", from), to, errno);
+    // The new name survives a power cut only once the folder itself is on disk.
+    const std::string parent = std::filesystem::path(to).parent_path().string();
+    const Descriptor folder(::open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (folder.open()) ::fsync(folder.get());  // some file systems cannot; the rename itself has happened
+    return {};
+  }
+
+  Status remove(const std::string& path) override {
+    if (std::remove(path.c_str()) != 0) return refused("remove", path, errno);
+    return {};
+  }
+
+  Status make_directories(const std::string& path) override {
+    std::error_code error;
+    std::filesystem::create_directories(path, error);
+    if (error) return refused("make the folder", path, error.value());
+    if (!std::filesystem::is_directory(path, error)) return refused("make the folder", path, ENOTDIR);
+    return {};
+  }
+
+  bool exists(const std::string& path) override {
+    struct stat info{};
+    return ::stat(path.c_str(), &info) == 0;
+  }
+
+  Result<std::vector<std::string>> list(const std::string& directory) override {
+    DIR* folder = ::opendir(directory.c_str());
+    if (folder == nullptr) {
+      if (errno == ENOENT || errno == ENOTDIR)
+        return bad_input(fmt::format("there is no folder '{}'; check the path", directory));
+      return refused("list", directory, errno);
+    }
+    std::vector<std::string> names;
+    errno = 0;
+    while (const dirent* entry = ::readdir(folder)) {
+      const std::string_view name = entry->d_name;
+      if (name != "." && name != "..") names.emplace_back(name);
+      errno = 0;
+    }
+    const int error = errno;
+    ::closedir(folder);
+    if (error != 0) return refused("list", directory, error);
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+ private:
+  static Result<std::unique_ptr<WritableFile>> open_for_writing(const std::string& path, int mode) {
+    Descriptor fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | mode, 0644));
+    if (!fd.open()) return refused("write", path, errno);
+    return std::unique_ptr<WritableFile>(std::make_unique<RealWritableFile>(std::move(fd), path));
+  }
+};
+
+Status write_and_close(WritableFile& file, std::string_view bytes) {
+  KV_TRY(file.append(bytes));
+  KV_TRY(file.sync());
+  return file.close();
+}
+
+}  // namespace
+
+FileSystem& FileSystem::real() {
+  static RealFileSystem fs;
+  return fs;
+}
+
+Status write_file_atomically(FileSystem& fs, const std::string& path, std::string_view bytes) {
+  const std::string unfinished = path + ".tmp";
+  auto file = fs.create(unfinished);
+  if (!file.ok()) return std::move(file).status();
+  Status status = write_and_close(**file, bytes);
+  file->reset();
+  if (status.ok()) status = fs.rename(unfinished, path);
+  // Leave nothing half-written behind; that the removal may fail too changes nothing about the error to report.
+  if (!status.ok()) static_cast<void>(fs.remove(unfinished).ok());
+  return status;
+}
+
+}  // namespace kvartet

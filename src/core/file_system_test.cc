@@ -1,0 +1,204 @@
+// The contract of FileSystem, on the real one and on the one in memory.
+#include "core/file_system.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "core/memory_file_system.h"
+
+namespace kvartet {
+namespace {
+
+std::string new_folder() {
+  std::string pattern = ::testing::TempDir() + "kvartet-file-system-XXXXXX";
+  const char* made = ::mkdtemp(pattern.data());
+  return made == nullptr ? std::string() : std::string(made);
+}
+
+enum class Kind { kReal, kMemory };
+
+class FileSystemContract : public ::testing::TestWithParam<Kind> {
+ protected:
+  void SetUp() override {
+    if (GetParam() == Kind::kReal) {
+      fs_ = &FileSystem::real();
+      root_ = new_folder();
+      ASSERT_FALSE(root_.empty());
+    } else {
+      fs_ = &memory_;
+      root_ = "/root-of-test";
+      ASSERT_TRUE(memory_.make_directories(root_).ok());
+    }
+  }
+  void TearDown() override {
+    if (GetParam() == Kind::kReal && !root_.empty()) std::filesystem::remove_all(root_);
+  }
+  std::string in_root(const std::string& name) const { return root_ + "/" + name; }
+  void write(const std::string& name, std::string_view text) {
+    auto file = fs_->create(in_root(name));
+    ASSERT_TRUE(file.ok()) << file.status().message();
+    ASSERT_TRUE((*file)->append(text).ok());
+    ASSERT_TRUE((*file)->close().ok());
+  }
+  std::string read(const std::string& name) { return fs_->read_file(in_root(name)).value(); }
+
+  MemoryFileSystem memory_;
+  FileSystem* fs_ = nullptr;
+  std::string root_;
+};
+
+TEST_P(FileSystemContract, WhatIsWrittenIsReadAndMapped) {
+  std::string text(100001, 'x');
+  text[5] = '\0';
+  text.back() = '\n';
+  write("a", text);
+  EXPECT_EQ(read("a"), text);
+  auto mapped = fs_->map_file(in_root("a"));
+  ASSERT_TRUE(mapped.ok());
+  const auto bytes = (*mapped)->bytes();
+  EXPECT_EQ(std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()), text);
+}
+
+TEST_P(FileSystemContract, AnEmptyFileIsReadAndMappedAsNothing) {
+  write("empty", "");
+  EXPECT_EQ(read("empty"), "");
+  auto mapped = fs_->map_file(in_root("empty"));
+  ASSERT_TRUE(mapped.ok());
+  EXPECT_TRUE((*mapped)->bytes().empty());
+}
+
+TEST_P(FileSystemContract, AMappedFileStaysAfterItsNameIsGone) {
+  write("a", "text");
+  auto mapped = fs_->map_file(in_root("a"));
+  ASSERT_TRUE(mapped.ok());
+  ASSERT_TRUE(fs_->remove(in_root("a")).ok());
+  EXPECT_EQ((*mapped)->bytes()[0], std::byte{'t'});
+}
+
+TEST_P(FileSystemContract, CreateTruncatesAndOpenAppendGoesOn) {
+  write("a", "long old text");
+  write("a", "new");
+  EXPECT_EQ(read("a"), "new");
+  for (const std::string name : {"a", "b"}) {
+    auto file = fs_->open_append(in_root(name));
+    ASSERT_TRUE(file.ok());
+    ASSERT_TRUE((*file)->append("er").ok());
+    ASSERT_TRUE((*file)->append("!").ok());
+    ASSERT_TRUE((*file)->sync().ok());
+    ASSERT_TRUE((*file)->close().ok());
+  }
+  EXPECT_EQ(read("a"), "newer!");
+  EXPECT_EQ(read("b"), "er!");
+}
+
+TEST_P(FileSystemContract, AClosedFileRefusesWrites) {
+  auto file = fs_->create(in_root("a"));
+  ASSERT_TRUE(file.ok());
+  EXPECT_TRUE((*file)->close().ok());
+  EXPECT_TRUE((*file)->close().ok());
+  EXPECT_EQ((*file)->append("x").code(), Code::kInternal);
+  EXPECT_EQ((*file)->sync().code(), Code::kInternal);
+}
+
+TEST_P(FileSystemContract, MissingFilesAndFoldersAreBadInputAndNamed) {
+  for (const Status& status :
+       {fs_->read_file(in_root("no")).status(), fs_->map_file(in_root("no")).status(), fs_->list(in_root("no")).status()}) {
+    EXPECT_EQ(status.code(), Code::kBadInput);
+    EXPECT_NE(status.message().find(in_root("no")), std::string::npos) << status.message();
+  }
+  EXPECT_EQ(fs_->read_file(root_).status().code(), Code::kBadInput);
+  EXPECT_EQ(fs_->map_file(root_).status().code(), Code::kBadInput);
+}
+
+TEST_P(FileSystemContract, WhatTheSystemRefusesIsIo) {
+  write("file", "x");
+  EXPECT_EQ(fs_->create(in_root("no/a")).status().code(), Code::kIo);
+  EXPECT_EQ(fs_->create(root_).status().code(), Code::kIo);
+  EXPECT_EQ(fs_->open_append(in_root("no/a")).status().code(), Code::kIo);
+  EXPECT_EQ(fs_->rename(in_root("no"), in_root("a")).code(), Code::kIo);
+  EXPECT_EQ(fs_->rename(in_root("file"), in_root("no/a")).code(), Code::kIo);
+  EXPECT_EQ(fs_->remove(in_root("no")).code(), Code::kIo);
+  EXPECT_EQ(fs_->make_directories(in_root("file")).code(), Code::kIo);
+  EXPECT_EQ(fs_->make_directories(in_root("file/below")).code(), Code::kIo);
+  EXPECT_EQ(read("file"), "x");
+}
+
+TEST_P(FileSystemContract, RenameReplaces) {
+  write("a", "new");
+  write("b", "old");
+  ASSERT_TRUE(fs_->rename(in_root("a"), in_root("b")).ok());
+  EXPECT_FALSE(fs_->exists(in_root("a")));
+  EXPECT_EQ(read("b"), "new");
+}
+
+TEST_P(FileSystemContract, FoldersAreMadeListedAndRemovedWhenEmpty) {
+  ASSERT_TRUE(fs_->make_directories(in_root("b/c/d")).ok());
+  ASSERT_TRUE(fs_->make_directories(in_root("b/c/d")).ok());  // again: nothing to do
+  write("z", "");
+  write("a", "");
+  write("b/inside", "");
+  EXPECT_EQ(fs_->list(root_).value(), (std::vector<std::string>{"a", "b", "z"}));
+  EXPECT_EQ(fs_->list(in_root("b/")).value(), (std::vector<std::string>{"c", "inside"}));
+  EXPECT_TRUE(fs_->exists(in_root("b/c/../inside")));
+  EXPECT_EQ(fs_->remove(in_root("b")).code(), Code::kIo);
+  EXPECT_TRUE(fs_->remove(in_root("b/c/d")).ok());
+  EXPECT_FALSE(fs_->exists(in_root("b/c/d")));
+}
+
+TEST_P(FileSystemContract, AtomicWritesReplaceAndLeaveNoTrace) {
+  ASSERT_TRUE(write_file_atomically(*fs_, in_root("a"), "first").ok());
+  ASSERT_TRUE(write_file_atomically(*fs_, in_root("a"), "second").ok());
+  EXPECT_EQ(read("a"), "second");
+  EXPECT_EQ(fs_->list(root_).value(), (std::vector<std::string>{"a"}));
+  EXPECT_EQ(write_file_atomically(*fs_, in_root("no/a"), "x").code(), Code::kIo);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, FileSystemContract, ::testing::Values(Kind::kReal, Kind::kMemory),
+                         [](const auto& info) { return info.param == Kind::kReal ? "Real" : "Memory"; });
+
+TEST(RealFileSystem, ReadsWhatHasNoSize) {
+  const auto text = FileSystem::real().read_file("/proc/self/status");  // stat says 0 bytes
+  ASSERT_TRUE(text.ok());
+  EXPECT_NE(text->find("Pid:"), std::string::npos);
+}
+
+TEST(RealFileSystem, AFullDiskIsExhaustionWithAHint) {
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full here";
+  auto file = FileSystem::real().open_append("/dev/full");
+  ASSERT_TRUE(file.ok());
+  const Status status = (*file)->append("x");
+  EXPECT_EQ(status.code(), Code::kExhausted);
+  EXPECT_NE(status.message().find("free some space"), std::string::npos) << status.message();
+}
+
+TEST(RealFileSystem, AReadOnlyFolderIsIo) {
+  if (::geteuid() == 0) GTEST_SKIP() << "root may write everywhere";
+  const std::string folder = new_folder();
+  std::filesystem::permissions(folder, std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
+  EXPECT_EQ(FileSystem::real().create(folder + "/a").status().code(), Code::kIo);
+  std::filesystem::remove_all(folder);
+}
+
+TEST(RealFileSystem, DevicesAreNotMapped) {
+  EXPECT_EQ(FileSystem::real().map_file("/dev/null").status().code(), Code::kBadInput);
+}
+
+TEST(MemoryFileSystem, ACrashTakesWhatWasNotSynced) {
+  MemoryFileSystem fs;
+  auto file = fs.create("a");
+  ASSERT_TRUE(file.ok());
+  ASSERT_TRUE((*file)->append("kept").ok());
+  ASSERT_TRUE((*file)->sync().ok());
+  ASSERT_TRUE((*file)->append(", lost").ok());
+  EXPECT_EQ(fs.read_file("a").value(), "kept, lost");
+  fs.crash();
+  EXPECT_EQ(fs.read_file("a").value(), "kept");
+}
+
+}  // namespace
+}  // namespace kvartet

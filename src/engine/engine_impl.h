@@ -1,0 +1,38 @@
+// Inside the engine: what its calls share. Not for users of the library.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "core/clock.h"
+#include "engine/engine.h"
+#include "model/forward.h"
+#include "model/transformer.h"
+
+namespace kvartet {
+
+struct Engine::Impl {
+  EngineOptions options;
+  std::unique_ptr<Transformer> transformer;
+  std::unique_ptr<Vocabulary> vocabulary;
+  std::shared_ptr<Arena> arena;  // one for all caches: its cap is the fast tier's
+  std::unique_ptr<DecodeStep> step;
+
+  const ModelShape& shape() const { return transformer->shape(); }
+  bool is_cancelled() const { return options.cancel != nullptr && options.cancel->load(std::memory_order_relaxed); }
+
+  Status check_tokens(std::span<const Token> tokens) const;
+  // The caches a prefill would make, checked against model and byte cap before any work is done.
+  Status check_specs(std::span<const CacheSpec> specs, std::size_t prompt_tokens) const;
+  Result<std::vector<Sequence>> make_sequences(std::span<const CacheSpec> specs) const;
+
+  // Steps to the end, polling the cancel flag. On error the caches are of no more use.
+  Status run(Prefill& prefill, const Progress& progress) const;
+  // New tokens on one cache; `logits` get what the last token predicts.
+  Status extend(Sequence& sequence, std::span<const Token> tokens);
+  Status decode(std::span<Sequence* const> sequences, std::span<const Token> tokens);
+};
+
+}  // namespace kvartet

@@ -1,0 +1,467 @@
+#include "engine/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/rng.h"
+#include "core/utf8.h"
+#include "engine/log_softmax.h"
+#include "engine/prompt.h"
+#include "model/tiny_model.h"
+#include "model/vocabulary_fixture.h"
+
+namespace kvartet {
+namespace {
+
+using std::string;
+
+const string& tiny_path() {
+  static const string path = [] {
+    const string file = test_files.add("engine-tiny");
+    const Status status = write_tiny_model(file, {.hidden = 128, .heads = 4, .kv_heads = 2, .head_dim = 32, .context = 256});
+    EXPECT_TRUE(status.ok()) << status.message();
+    return file;
+  }();
+  return path;
+}
+
+std::unique_ptr<Engine> open_tiny(EngineOptions options = {}) {
+  options.model_path = tiny_path();
+  Result<std::unique_ptr<Engine>> engine = Engine::open(options);
+  EXPECT_TRUE(engine.ok()) << engine.status().message();
+  return engine.ok() ? std::move(engine).value() : nullptr;
+}
+
+std::vector<CacheSpec> specs_of(const std::vector<string>& texts) {
+  std::vector<CacheSpec> specs;
+  for (const string& text : texts) {
+    Result<CacheSpec> spec = parse_spec(text);
+    EXPECT_TRUE(spec.ok()) << spec.status().message();
+    if (spec.ok()) specs.push_back(std::move(spec).value());
+  }
+  return specs;
+}
+
+std::vector<Token> random_tokens(int n, std::uint64_t seed) {
+  Rng rng(seed);
+  std::vector<Token> tokens(static_cast<std::size_t>(n));
+  for (Token& token : tokens) token = static_cast<Token>(rng.below(256));
+  return tokens;
+}
+
+class EngineTest : public ::testing::Test {
+ protected:
+  Sequence start(int tokens, const string& spec = "f32", std::uint64_t seed = 1) { return start(random_tokens(tokens, seed), spec); }
+  Sequence start(const std::vector<Token>& prompt, const string& spec = "f32") {
+    Result<std::vector<Sequence>> sequences = engine_->prefill(prompt, specs_of({spec}));
+    EXPECT_TRUE(sequences.ok()) << sequences.status().message();
+    return std::move((*sequences)[0]);
+  }
+  std::vector<Completion> generate(const std::vector<Sequence*>& sequences, const GenerateOptions& options, const Engine::OnText& on_text = {}) {
+    Result<std::vector<Completion>> done = engine_->generate(sequences, options, on_text);
+    EXPECT_TRUE(done.ok()) << done.status().message();
+    return done.ok() ? std::move(done).value() : std::vector<Completion>(sequences.size());
+  }
+  Completion generate(Sequence& sequence, const GenerateOptions& options) { return generate({&sequence}, options)[0]; }
+
+  std::unique_ptr<Engine> engine_ = open_tiny();
+};
+
+double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double most = 0;
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) most = std::max(most, std::fabs(static_cast<double>(a[i]) - b[i]));
+  return most;
+}
+
+Token argmax(const std::vector<float>& logits) { return static_cast<Token>(std::max_element(logits.begin(), logits.end()) - logits.begin()); }
+
+// --- prefill
+
+TEST_F(EngineTest, OnePrefillFeedsManyCaches) {
+  const std::vector<Token> prompt = random_tokens(100, 1);
+  const auto specs = specs_of({"f32", "full", "q8_0", "streamingllm:sinks=2,window=16"});
+  double last = 0;
+  const auto sequences = engine_->prefill(prompt, specs, [&](double share) {
+    EXPECT_GE(share, last);
+    last = share;
+  });
+  ASSERT_TRUE(sequences.ok()) << sequences.status().message();
+  EXPECT_EQ(last, 1.0);
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    const Sequence alone = start(prompt, specs[i].canonical);
+    EXPECT_EQ((*sequences)[i].logits, alone.logits) << "the prompt itself is exact for every cache";
+    EXPECT_EQ((*sequences)[i].cache.bytes(), alone.cache.bytes()) << specs[i].canonical;
+    EXPECT_EQ((*sequences)[i].cache.next_position(), 100);
+    EXPECT_GE((*sequences)[i].compress_s, 0);
+    EXPECT_GT((*sequences)[i].prefill_s, 0);
+  }
+}
+
+TEST_F(EngineTest, BadRequestsAreRefusedBeforeAnyWork) {
+  const auto full = specs_of({"full"});
+  EXPECT_EQ(engine_->prefill({}, full).status().code(), Code::kBadInput);
+  EXPECT_EQ(engine_->prefill(random_tokens(10, 1), {}).status().code(), Code::kUsage);
+  EXPECT_EQ(engine_->prefill(random_tokens(257, 1), full).status().code(), Code::kExhausted);
+  EXPECT_TRUE(engine_->prefill(random_tokens(256, 1), full).ok());
+  for (const Token bad : {-1, 259}) {
+    const std::vector<Token> prompt = {1, bad, 2};
+    EXPECT_EQ(engine_->prefill(prompt, full).status().code(), Code::kBadInput);
+    Sequence sequence = start(3);
+    EXPECT_EQ(engine_->extend(sequence, prompt).code(), Code::kBadInput);
+    EXPECT_EQ(engine_->log_likelihoods(sequence, prompt).status().code(), Code::kBadInput);
+  }
+  const Status misfit = engine_->prefill(random_tokens(10, 1), specs_of({"kivi:bits=4,group=128"})).status();
+  EXPECT_EQ(misfit.code(), Code::kUsage) << "a group of 128 in a head of 32: " << misfit.message();
+}
+
+TEST_F(EngineTest, ByteCapHoldsForAllCachesTogether) {
+  const std::vector<Token> prompt = random_tokens(64, 1);
+  const std::size_t needed = start(prompt, "full").cache.bytes().allocated;
+  const auto tight = open_tiny({.fast_tier_bytes = 2 * needed});
+  const auto two = tight->prefill(prompt, specs_of({"full", "full"}));
+  EXPECT_TRUE(two.ok()) << two.status().message();
+  const Status third = tight->prefill(prompt, specs_of({"full"})).status();
+  EXPECT_EQ(third.code(), Code::kExhausted);
+  EXPECT_NE(third.message().find(std::to_string(needed)), string::npos) << third.message();
+}
+
+TEST_F(EngineTest, AnyByteCapEndsInAResultOrASentence) {
+  const std::vector<Token> prompt = random_tokens(130, 1);
+  int good = 0;
+  int ran_out = 0;
+  for (std::size_t cap = 0; cap < 300000; cap += 15000) {
+    const auto engine = open_tiny({.fast_tier_bytes = cap});
+    auto sequences = engine->prefill(prompt, specs_of({"full", "q8_0"}));
+    if (!sequences.ok()) {
+      EXPECT_EQ(sequences.status().code(), Code::kExhausted);
+      continue;
+    }
+    Sequence* list[] = {&(*sequences)[0], &(*sequences)[1]};
+    const auto done = engine->generate(list, {.max_tokens = 120});
+    EXPECT_TRUE(done.ok() || done.status().code() == Code::kExhausted) << done.status().message();
+    (done.ok() ? good : ran_out) += 1;
+  }
+  EXPECT_GT(good, 0);
+  EXPECT_GT(ran_out, 0) << "some caps hold the prompt but not the answer";
+}
+
+TEST_F(EngineTest, SameBitsForAnyThreadCount) {
+  const std::vector<Token> prompt = random_tokens(150, 3);
+  std::vector<float> reference;
+  for (const int threads : {1, 2, 3}) {
+    const auto engine = open_tiny({.threads = threads});
+    auto sequences = engine->prefill(prompt, specs_of({"full"}));
+    ASSERT_TRUE(sequences.ok());
+    Sequence* list[] = {&(*sequences)[0]};
+    const auto done = engine->generate(list, {.max_tokens = 20});
+    ASSERT_TRUE(done.ok());
+    if (reference.empty()) reference = (*sequences)[0].logits;
+    EXPECT_EQ((*sequences)[0].logits, reference) << threads;
+  }
+}
+
+// --- a sequence goes on
+
+TEST_F(EngineTest, ExtendEqualsOnePrefillOfAll) {
+  const std::vector<Token> all = random_tokens(90, 5);
+  const Sequence whole = start(all);
+  for (const std::size_t cut : {1U, 40U, 88U, 89U}) {
+    Sequence parts = start(std::vector<Token>(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(cut)));
+    ASSERT_TRUE(engine_->extend(parts, std::span(all).subspan(cut)).ok());
+    EXPECT_EQ(parts.cache.next_position(), 90);
+    EXPECT_LT(largest_difference(parts.logits, whole.logits), 1e-4) << cut;
+  }
+}
+
+TEST_F(EngineTest, DecodeEqualsExtendTokenByToken) {
+  Sequence decoded = start(40);
+  Sequence extended = decoded.fork();
+  for (const Token token : random_tokens(8, 9)) {
+    Sequence* list[] = {&decoded};
+    const Token one[] = {token};
+    ASSERT_TRUE(engine_->decode(list, one).ok());
+    ASSERT_TRUE(engine_->extend(extended, one).ok());
+    EXPECT_LT(largest_difference(decoded.logits, extended.logits), 1e-4);
+  }
+}
+
+TEST_F(EngineTest, ASecondTurnSeesTheAnswer) {
+  const std::vector<Token> prompt = random_tokens(30, 2);
+  const std::vector<Token> turn = random_tokens(12, 3);
+  for (const int answer : {1, 2, 7}) {
+    Sequence sequence = start(prompt);
+    const Completion completion = generate(sequence, {.max_tokens = answer});
+    ASSERT_TRUE(engine_->extend(sequence, turn).ok());
+    std::vector<Token> all = prompt;
+    all.insert(all.end(), completion.tokens.begin(), completion.tokens.end());
+    all.insert(all.end(), turn.begin(), turn.end());
+    EXPECT_EQ(sequence.cache.next_position(), static_cast<int>(all.size()));
+    EXPECT_LT(largest_difference(sequence.logits, start(all).logits), 1e-4) << answer;
+  }
+}
+
+TEST_F(EngineTest, GeneratingInTwoCallsEqualsOne) {
+  Sequence once = start(30);
+  Sequence twice = once.fork();
+  const Completion whole = generate(once, {.max_tokens = 12});
+  std::vector<Token> tokens = generate(twice, {.max_tokens = 5}).tokens;
+  const Completion rest = generate(twice, {.max_tokens = 7});
+  tokens.insert(tokens.end(), rest.tokens.begin(), rest.tokens.end());
+  EXPECT_EQ(tokens, whole.tokens);
+}
+
+TEST_F(EngineTest, ForksGoTheirOwnWays) {
+  Sequence original = start(50);
+  const std::vector<float> before = original.logits;
+  Sequence fork = original.fork();
+  ASSERT_TRUE(engine_->extend(fork, random_tokens(20, 8)).ok());
+  EXPECT_EQ(original.logits, before);
+  EXPECT_EQ(original.cache.next_position(), 50);
+  EXPECT_EQ(generate(original, {.max_tokens = 8}).tokens, [&] {
+    Sequence fresh = start(50);
+    return generate(fresh, {.max_tokens = 8}).tokens;
+  }());
+}
+
+// --- likelihoods
+
+TEST_F(EngineTest, LikelihoodsEqualTokenByTokenDecoding) {
+  const std::vector<Token> gold = random_tokens(40, 7);  // more than one block of logits
+  for (const char* spec : {"f32", "full", "q8_0"}) {
+    const Sequence sequence = start(60, spec);
+    const auto bytes = sequence.cache.bytes();
+    const auto likelihoods = engine_->log_likelihoods(sequence, gold);
+    ASSERT_TRUE(likelihoods.ok()) << likelihoods.status().message();
+    ASSERT_EQ(likelihoods->size(), gold.size());
+    EXPECT_EQ(sequence.cache.bytes(), bytes) << "the sequence itself is unchanged";
+    EXPECT_EQ(sequence.cache.next_position(), 60);
+    if (string(spec) == "q8_0") continue;  // there the pass sees its own exact rows, token by token sees them encoded
+
+    Sequence stepped = sequence.fork();
+    for (std::size_t i = 0; i < gold.size(); ++i) {
+      EXPECT_NEAR((*likelihoods)[i], log_probability(stepped.logits, gold[i]), string(spec) == "f32" ? 1e-4 : 2e-2) << spec << " token " << i;
+      Sequence* list[] = {&stepped};
+      ASSERT_TRUE(engine_->decode(list, std::span(gold).subspan(i, 1)).ok());
+    }
+  }
+}
+
+TEST_F(EngineTest, LikelihoodsAfterAnAnswerCountItsLastToken) {
+  const std::vector<Token> gold = random_tokens(5, 7);
+  Sequence sequence = start(20);
+  generate(sequence, {.max_tokens = 3});
+  const auto likelihoods = engine_->log_likelihoods(sequence, gold);
+  ASSERT_TRUE(likelihoods.ok());
+  ASSERT_TRUE(engine_->extend(sequence, {}).ok());  // feeds the last token
+  const auto fed = engine_->log_likelihoods(sequence, gold);
+  ASSERT_TRUE(fed.ok());
+  for (std::size_t i = 0; i < gold.size(); ++i) EXPECT_NEAR((*likelihoods)[i], (*fed)[i], 1e-4);
+}
+
+TEST_F(EngineTest, LikelihoodsOfNothingAndOfOne) {
+  const Sequence sequence = start(20);
+  EXPECT_TRUE(engine_->log_likelihoods(sequence, {})->empty());
+  const auto one = engine_->log_likelihoods(sequence, std::vector<Token>{5});
+  ASSERT_EQ(one->size(), 1U);
+  EXPECT_DOUBLE_EQ((*one)[0], log_probability(sequence.logits, 5));
+  EXPECT_EQ(engine_->log_likelihoods(start(250), random_tokens(8, 1)).status().code(), Code::kExhausted);
+}
+
+// --- generation
+
+TEST_F(EngineTest, GreedyEqualsArgmaxStepByStep) {
+  Sequence sequence = start(40);
+  Sequence stepped = sequence.fork();
+  const Completion completion = generate(sequence, {.max_tokens = 20});
+  for (const Token token : completion.tokens) {
+    EXPECT_EQ(token, argmax(stepped.logits));
+    Sequence* list[] = {&stepped};
+    const Token one[] = {token};
+    ASSERT_TRUE(engine_->decode(list, one).ok());
+  }
+  const bool ended = completion.finish_reason == FinishReason::kStop;
+  EXPECT_EQ(ended, completion.tokens.size() < 20U);
+  EXPECT_TRUE(!ended || engine_->vocabulary().is_end(argmax(stepped.logits)));
+  EXPECT_EQ(completion.token_s.size(), completion.tokens.size());
+  EXPECT_TRUE(std::is_sorted(completion.token_s.begin(), completion.token_s.end()));
+}
+
+TEST_F(EngineTest, EachSequenceOfABatchGoesItsOwnWay) {
+  std::vector<Sequence> sequences;
+  std::vector<Completion> alone;
+  for (int i = 0; i < 4; ++i) {
+    sequences.push_back(start(10 + 9 * i, i % 2 == 0 ? "full" : "q8_0", static_cast<std::uint64_t>(i)));
+    Sequence fork = sequences.back().fork();
+    alone.push_back(generate(fork, {.max_tokens = 15, .stop = {"e"}}));
+  }
+  std::vector<Sequence*> list;
+  for (Sequence& sequence : sequences) list.push_back(&sequence);
+  std::vector<string> streamed(4);
+  const auto together = generate(list, {.max_tokens = 15, .stop = {"e"}}, [&](int i, std::string_view piece) {
+    EXPECT_TRUE(is_valid_utf8(piece));
+    streamed[static_cast<std::size_t>(i)] += piece;
+  });
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(together[i].tokens, alone[i].tokens) << i;
+    EXPECT_EQ(together[i].text, alone[i].text) << i;
+    EXPECT_EQ(together[i].finish_reason, alone[i].finish_reason) << i;
+    EXPECT_EQ(streamed[i], together[i].text) << "streamed and not, the same";
+  }
+}
+
+TEST_F(EngineTest, StopStringsCutTheTextWhereverTheyStand) {  // user-needs C9, with a model
+  const Sequence sequence = start(40);
+  const SamplingOptions sampling{.temperature = 3, .seed = 5};  // a tiny random model repeats itself when greedy
+  Sequence free = sequence.fork();
+  const Completion whole = generate(free, {.max_tokens = 24, .sampling = sampling});
+  ASSERT_GT(whole.text.size(), 8U);
+  for (std::size_t begin = 0; begin < whole.text.size(); ++begin) {
+    for (const std::size_t length : {1U, 3U, 5U}) {
+      const string stop = whole.text.substr(begin, length);
+      if (stop.size() < length || !is_valid_utf8(stop)) continue;
+      Sequence fork = sequence.fork();
+      const Completion cut = generate(fork, {.max_tokens = 24, .sampling = sampling, .stop = {stop}});
+      EXPECT_EQ(cut.text, whole.text.substr(0, whole.text.find(stop))) << begin << " " << length;
+      EXPECT_EQ(cut.finish_reason, FinishReason::kStop);
+      EXPECT_LE(cut.tokens.size(), whole.tokens.size());
+    }
+  }
+}
+
+TEST_F(EngineTest, LimitsOfLength) {
+  Sequence sequence = start(250);
+  const Completion none = generate(sequence, {.max_tokens = 0});
+  EXPECT_EQ(none.text, "");
+  EXPECT_TRUE(none.tokens.empty());
+  EXPECT_EQ(none.finish_reason, FinishReason::kLength);
+
+  // Prompt and answer together fill the context of 256 and no more.
+  const SamplingOptions sampling{.temperature = 3, .seed = 5};
+  const Completion six = generate(sequence, {.max_tokens = 100, .sampling = sampling});
+  EXPECT_EQ(six.tokens.size(), 6U);
+  EXPECT_EQ(six.finish_reason, FinishReason::kLength);
+  Sequence* list[] = {&sequence};
+  EXPECT_EQ(engine_->generate(list, {.max_tokens = 1}).status().code(), Code::kExhausted);
+  const Token one[] = {5};
+  EXPECT_EQ(engine_->decode(list, one).code(), Code::kExhausted);
+  EXPECT_EQ(engine_->extend(sequence, one).code(), Code::kExhausted);
+}
+
+TEST_F(EngineTest, EndTokensCanBeIgnored) {  // hot enough that end tokens come: 3 of 259 tokens end a text
+  const Sequence sequence = start(20);
+  int stopped = 0;
+  for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+    GenerateOptions options{.max_tokens = 200, .sampling = {.temperature = 50, .seed = seed}};
+    Sequence free = sequence.fork();
+    stopped += generate(free, options).finish_reason == FinishReason::kStop ? 1 : 0;
+    options.ignore_end = true;
+    Sequence fixed = sequence.fork();
+    EXPECT_EQ(generate(fixed, options).tokens.size(), 200U);
+  }
+  EXPECT_GT(stopped, 0);
+}
+
+TEST_F(EngineTest, SenselessOptionsAreRefused) {
+  Sequence sequence = start(10);
+  Sequence* list[] = {&sequence};
+  const GenerateOptions bad[] = {{.max_tokens = -1}, {.sampling = {.temperature = -1}}, {.sampling = {.top_p = 0}}, {.stop = {""}}, {.stop = {"\xFF"}}};
+  for (const GenerateOptions& options : bad) EXPECT_EQ(engine_->generate(list, options).status().code(), Code::kUsage);
+  EXPECT_TRUE(engine_->generate({}, {})->empty());
+}
+
+TEST_F(EngineTest, SamplingRepeatsWithItsSeed) {
+  const Sequence sequence = start(30);
+  const auto run = [&](std::uint64_t seed) {
+    Sequence fork = sequence.fork();
+    return generate(fork, {.max_tokens = 16, .sampling = {.temperature = 2, .top_p = 0.95, .seed = seed}}).tokens;
+  };
+  EXPECT_EQ(run(1), run(1));
+  EXPECT_NE(run(1), run(2));
+}
+
+// --- cancellation
+
+TEST_F(EngineTest, CancelledPrefillSaysSo) {
+  std::atomic<bool> cancel = false;
+  const auto engine = open_tiny({.cancel = &cancel});
+  int steps = 0;
+  const auto status = engine->prefill(random_tokens(50, 1), specs_of({"full"}), [&](double) {
+    ++steps;
+    cancel = true;
+  }).status();
+  EXPECT_EQ(status.code(), Code::kCancelled);
+  EXPECT_EQ(steps, 1) << "it ends after the step that was running";
+  cancel = false;
+  EXPECT_TRUE(engine->prefill(random_tokens(50, 1), specs_of({"full"})).ok()) << "the engine goes on after an interruption";
+}
+
+TEST_F(EngineTest, CancelledGenerationKeepsItsText) {
+  std::atomic<bool> cancel = false;
+  const auto engine = open_tiny({.cancel = &cancel});
+  auto sequences = engine->prefill(random_tokens(20, 1), specs_of({"f32"}));
+  ASSERT_TRUE(sequences.ok());
+  Sequence fork = (*sequences)[0].fork();
+  Sequence* list[] = {&(*sequences)[0]};
+  string streamed;
+  int pieces = 0;
+  const auto done = engine->generate(list, {.max_tokens = 50, .sampling = {.temperature = 3}}, [&](int, std::string_view piece) {
+    streamed += piece;
+    if (++pieces == 5) cancel = true;
+  });
+  ASSERT_TRUE(done.ok());
+  EXPECT_EQ((*done)[0].finish_reason, FinishReason::kCancelled);
+  EXPECT_EQ((*done)[0].text, streamed);
+  EXPECT_LT((*done)[0].tokens.size(), 50U);
+  cancel = false;
+  Sequence* other[] = {&fork};
+  const auto whole = engine->generate(other, {.max_tokens = 50, .sampling = {.temperature = 3}});
+  ASSERT_TRUE(whole.ok());
+  EXPECT_TRUE(std::equal((*done)[0].tokens.begin(), (*done)[0].tokens.end(), (*whole)[0].tokens.begin())) << "a prefix of the undisturbed run";
+}
+
+// --- opening
+
+TEST(EngineOpen, BadModelsAreRefused) {
+  EXPECT_EQ(Engine::open({.model_path = "/nowhere/model.gguf"}).status().code(), Code::kBadInput);
+  EXPECT_EQ(Engine::open({.model_path = byte_level_vocabulary().write("no-weights")}).status().code(), Code::kBadInput);
+  EXPECT_EQ(Engine::open({.model_path = tiny_path(), .threads = 0}).status().code(), Code::kUsage);
+}
+
+TEST(EngineSmolLm2, FindsWhatTheTextSays) {
+  const string path = smollm2_path();
+  if (path.empty()) GTEST_SKIP() << "the default model is not set up";
+  const auto engine = Engine::open({.model_path = path});
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  const Vocabulary& vocabulary = (*engine)->vocabulary();
+  const auto document = document_part(vocabulary, PromptForm::kChat, "The special number of the green door is 4711.");
+  const auto question = question_part(vocabulary, PromptForm::kChat, " What is the special number of the green door?");
+  ASSERT_TRUE(document.ok() && question.ok());
+  auto sequences = (*engine)->prefill(*document, specs_of({"full", "kivi:bits=4"}));
+  ASSERT_TRUE(sequences.ok()) << sequences.status().message();
+
+  // The question comes later, on the sealed cache; then gold and wrong answers are weighed, and one is generated.
+  std::vector<Sequence*> list;
+  for (Sequence& sequence : *sequences) {
+    ASSERT_TRUE((*engine)->extend(sequence, *question).ok());
+    const auto sum = [&](const char* answer) {
+      const auto parts = (*engine)->log_likelihoods(sequence, *vocabulary.tokenize(answer));
+      double total = 0;
+      for (const double part : *parts) total += part;
+      return total;
+    };
+    EXPECT_GT(sum("The special number of the green door is 4711."), sum("The special number of the green door is 9238.") + 2);
+    list.push_back(&sequence);
+  }
+  const auto done = (*engine)->generate(list, {.max_tokens = 24});
+  ASSERT_TRUE(done.ok()) << done.status().message();
+  for (const Completion& completion : *done) {
+    EXPECT_NE(completion.text.find("4711"), string::npos) << completion.text;
+    EXPECT_EQ(completion.finish_reason, FinishReason::kStop);
+  }
+}
+
+}  // namespace
+}  // namespace kvartet

@@ -1,0 +1,27 @@
+// Chat templates as a small table of families. GGUF files carry Jinja programs; libllama's own renderer drops default
+// system messages, so the few forms that our architectures use are written down here and recognized by their markers.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace kvartet {
+
+// One user turn is before + user text + after, with the header of the assistant's answer as the end of `after`.
+struct ChatText {
+  std::string before;
+  std::string after;
+  bool starts_with_bos = false;  // the template itself writes the BOS token, whatever the file's add_bos says
+};
+
+// The family of a template's text: "chatml", "llama3", "llama3.1", "llama2", "mistral"; "" when it is none of them.
+std::string recognize_chat_family(std::string_view chat_template);
+
+// The text around a user message. `chat_template` supplies what differs inside a family (ChatML's default system message,
+// the spaces around [INST]); it may be empty. False: no such family.
+bool chat_text(std::string_view family, std::string_view chat_template, ChatText* out);
+
+std::span<const std::string_view> chat_families();
+
+}  // namespace kvartet

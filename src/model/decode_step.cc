@@ -1,0 +1,141 @@
+#include <algorithm>
+#include <utility>
+
+#include "core/check.h"
+#include "model/forward.h"
+
+namespace kvartet {
+namespace {
+
+std::size_t uz(int n) { return static_cast<std::size_t>(n); }
+
+MatView<float> resized(std::vector<float>* storage, std::size_t rows, std::size_t cols) {
+  storage->resize(rows * cols);
+  return {storage->data(), rows, cols};
+}
+
+}  // namespace
+
+struct DecodeStep::Impl {
+  Transformer& transformer;
+  int threads;
+  DecodeAttention attention;
+  Breakdown breakdown;
+  std::vector<float> x_data, q_data, k_data, v_data, attended_data, logits_data;
+  std::vector<std::vector<float>> weights_data;  // per item, only for caches that ask for softmax weights
+  std::vector<std::int32_t> tokens, positions;
+  std::vector<AttentionTask> tasks;
+
+  Impl(Transformer& t, int n) : transformer(t), threads(n), attention(n) {}
+
+  Status run_layer(int layer, std::span<const DecodeItem> items, MatView<float> x);
+  Status append_rows(int layer, std::span<const DecodeItem> items, MatView<float> k, MatView<float> v);
+  void make_tasks(int layer, std::span<const DecodeItem> items, MatView<float> q, MatView<float> attended);
+  MatView<float> weights_of(std::size_t item, int layer, const SequenceCache& cache);
+};
+
+// [heads, rows of the longest head]; empty unless the cache reads weights.
+MatView<float> DecodeStep::Impl::weights_of(std::size_t item, int layer, const SequenceCache& cache) {
+  if (!cache.wants_weights()) return {};
+  const LayerShape& s = transformer.shape().layers[uz(layer)];
+  int rows = 0;
+  for (const HeadView& view : cache.views(layer)) rows = std::max(rows, view.rows);
+  return resized(&weights_data[item], uz(s.heads), uz(rows));
+}
+
+Status DecodeStep::Impl::append_rows(int layer, std::span<const DecodeItem> items, MatView<float> k, MatView<float> v) {
+  const LayerShape& s = transformer.shape().layers[uz(layer)];
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const MatView<const float> key(k.row(i), uz(s.kv_heads), uz(s.head_dim));
+    const MatView<const float> value(v.row(i), uz(s.kv_heads), uz(s.head_dim));
+    KV_TRY(items[i].cache->append_row(layer, key, value));
+  }
+  return {};
+}
+
+void DecodeStep::Impl::make_tasks(int layer, std::span<const DecodeItem> items, MatView<float> q, MatView<float> attended) {
+  const LayerShape& s = transformer.shape().layers[uz(layer)];
+  tasks.clear();
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const MatView<float> weights = weights_of(i, layer, *items[i].cache);
+    const std::span<const HeadView> views = items[i].cache->views(layer);
+    for (std::size_t h = 0; h < views.size(); ++h) {
+      const std::size_t first_head = h * uz(s.group());
+      AttentionTask task;
+      task.view = views[h];
+      task.q = q.row(i) + first_head * uz(s.head_dim);
+      task.q_stride = uz(s.head_dim);
+      task.queries = s.group();
+      task.head_dim = s.head_dim;
+      task.out = attended.row(i) + first_head * uz(s.head_dim);
+      task.out_stride = uz(s.head_dim);
+      if (weights.data != nullptr) task.weights = weights.row_range(first_head, first_head + uz(s.group()));
+      tasks.push_back(task);
+    }
+  }
+}
+
+Status DecodeStep::Impl::run_layer(int layer, std::span<const DecodeItem> items, MatView<float> x) {
+  const Clock& clock = Clock::real();
+  const LayerShape& s = transformer.shape().layers[uz(layer)];
+  const std::size_t n = items.size();
+  const std::size_t wide = uz(s.heads * s.head_dim);
+  LayerInputs in;
+  in.q = resized(&q_data, n, wide);
+  in.k = resized(&k_data, n, uz(s.kv_heads * s.head_dim));
+  in.v = resized(&v_data, n, uz(s.kv_heads * s.head_dim));
+  const MatView<float> attended = resized(&attended_data, n, wide);
+
+  const double t0 = clock.seconds();
+  KV_TRY(transformer.pre_attention(layer, Linear::kStored, x, positions, in));
+  const double t1 = clock.seconds();
+  KV_TRY(append_rows(layer, items, in.k, in.v));
+  make_tasks(layer, items, in.q, attended);
+  const double t2 = clock.seconds();
+  attention.run(tasks);
+  const double t3 = clock.seconds();
+  for (std::size_t i = 0; i < n; ++i) {
+    MatView<const float> weights;
+    if (items[i].cache->wants_weights()) weights = {weights_data[i].data(), uz(s.heads), weights_data[i].size() / uz(s.heads)};
+    KV_TRY(items[i].cache->after_attention(layer, weights));
+  }
+  const double t4 = clock.seconds();
+  KV_TRY(transformer.post_attention(layer, Linear::kStored, attended, x));
+  breakdown.linear += (t1 - t0) + (clock.seconds() - t4);
+  breakdown.cache += (t2 - t1) + (t4 - t3);
+  breakdown.attention += t3 - t2;
+  return {};
+}
+
+DecodeStep::DecodeStep(Transformer& transformer, int threads) : impl_(std::make_unique<Impl>(transformer, threads)) {}
+DecodeStep::~DecodeStep() = default;
+
+Status DecodeStep::run(std::span<const DecodeItem> items) {
+  Impl& m = *impl_;
+  KV_CHECK(!items.empty());
+  m.breakdown = {};
+  m.tokens.clear();
+  m.positions.clear();
+  m.weights_data.resize(items.size());
+  for (const DecodeItem& item : items) {
+    m.tokens.push_back(item.token);
+    m.positions.push_back(item.cache->next_position());
+  }
+  const ModelShape& shape = m.transformer.shape();
+  const MatView<float> x = resized(&m.x_data, items.size(), uz(shape.hidden));
+  KV_TRY(m.transformer.embed(m.tokens, x));
+  for (int layer = 0; layer < shape.layer_count(); ++layer) KV_TRY(m.run_layer(layer, items, x));
+  const double begin = Clock::real().seconds();
+  const MatView<float> logits = resized(&m.logits_data, items.size(), uz(shape.vocab));
+  KV_TRY(m.transformer.logits(x, logits));
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    std::copy_n(logits.row(i), uz(shape.vocab), items[i].logits.data());
+    items[i].cache->finish_step();
+  }
+  m.breakdown.head = Clock::real().seconds() - begin;
+  return {};
+}
+
+const DecodeStep::Breakdown& DecodeStep::last() const { return impl_->breakdown; }
+
+}  // namespace kvartet

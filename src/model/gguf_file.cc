@@ -1,0 +1,183 @@
+#include "model/gguf_file.h"
+
+#include <array>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "model/ggml_runtime.h"
+#include "model/gguf_file_check.h"
+
+namespace kvartet {
+
+Result<std::shared_ptr<const GgufFile>> GgufFile::open(const std::string& path) {
+  start_ggml();
+  auto file = std::shared_ptr<GgufFile>(new GgufFile);
+  file->path_ = path;
+  KV_ASSIGN(file->file_, FileSystem::real().map_file(path));
+  KV_TRY(check_gguf_bytes(file->file_->bytes(), path));
+  ggml_context* tensors = nullptr;
+  file->gguf_.reset(gguf_init_from_buffer(file->data(), file->file_bytes(), {.no_alloc = true, .ctx = &tensors}));
+  file->tensors_.reset(tensors);
+  if (file->gguf_ == nullptr || file->tensors_ == nullptr) {
+    return bad_input(fmt::format("'{}' is not a usable GGUF file: its tensors are not laid out one after the other", path));
+  }
+  KV_ASSIGN(const std::uint64_t parts, file->integer_or("split.count", 1));
+  if (parts > 1) return bad_input(fmt::format("'{}' is one of {} parts of a model: merge them into one file first", path, parts));
+  return std::shared_ptr<const GgufFile>(std::move(file));
+}
+
+std::int64_t GgufFile::find(std::string_view key) const { return gguf_find_key(gguf_.get(), std::string(key).c_str()); }
+
+Result<std::int64_t> GgufFile::need(std::string_view key) const {
+  const std::int64_t id = find(key);
+  if (id < 0) return bad_input(fmt::format("'{}' lacks the metadata key '{}'", path_, key));
+  return id;
+}
+
+Status GgufFile::wrong_type(std::string_view key, std::int64_t id, std::string_view needed) const {
+  return bad_input(fmt::format("the metadata key '{}' of '{}' has the type {}, but {} is needed", key, path_,
+                               gguf_type_name(gguf_get_kv_type(gguf_.get(), id)), needed));
+}
+
+Result<std::uint64_t> GgufFile::integer(std::string_view key) const {
+  KV_ASSIGN(const std::int64_t id, need(key));
+  const gguf_context* g = gguf_.get();
+  std::int64_t value = 0;
+  switch (gguf_get_kv_type(g, id)) {
+    case GGUF_TYPE_UINT8: return std::uint64_t{gguf_get_val_u8(g, id)};
+    case GGUF_TYPE_UINT16: return std::uint64_t{gguf_get_val_u16(g, id)};
+    case GGUF_TYPE_UINT32: return std::uint64_t{gguf_get_val_u32(g, id)};
+    case GGUF_TYPE_UINT64: return gguf_get_val_u64(g, id);
+    case GGUF_TYPE_INT8: value = gguf_get_val_i8(g, id); break;
+    case GGUF_TYPE_INT16: value = gguf_get_val_i16(g, id); break;
+    case GGUF_TYPE_INT32: value = gguf_get_val_i32(g, id); break;
+    case GGUF_TYPE_INT64: value = gguf_get_val_i64(g, id); break;
+    default: return wrong_type(key, id, "a whole number");
+  }
+  if (value < 0) return bad_input(fmt::format("the metadata key '{}' of '{}' is {}, but cannot be negative", key, path_, value));
+  return static_cast<std::uint64_t>(value);
+}
+
+Result<std::uint64_t> GgufFile::integer_or(std::string_view key, std::uint64_t fallback) const {
+  if (!has(key)) return fallback;
+  return integer(key);
+}
+
+Result<double> GgufFile::real(std::string_view key) const {
+  KV_ASSIGN(const std::int64_t id, need(key));
+  switch (gguf_get_kv_type(gguf_.get(), id)) {
+    case GGUF_TYPE_FLOAT32: return static_cast<double>(gguf_get_val_f32(gguf_.get(), id));
+    case GGUF_TYPE_FLOAT64: return gguf_get_val_f64(gguf_.get(), id);
+    default: return wrong_type(key, id, "a floating-point number");
+  }
+}
+
+Result<double> GgufFile::real_or(std::string_view key, double fallback) const {
+  if (!has(key)) return fallback;
+  return real(key);
+}
+
+Result<std::string> GgufFile::text(std::string_view key) const {
+  KV_ASSIGN(const std::int64_t id, need(key));
+  if (gguf_get_kv_type(gguf_.get(), id) != GGUF_TYPE_STRING) return wrong_type(key, id, "a string");
+  return std::string(gguf_get_val_str(gguf_.get(), id));
+}
+
+Result<std::string> GgufFile::text_or(std::string_view key, std::string_view fallback) const {
+  if (!has(key)) return std::string(fallback);
+  return text(key);
+}
+
+Result<std::vector<const char*>> GgufFile::texts(std::string_view key) const {
+  KV_ASSIGN(const std::int64_t id, need(key));
+  const gguf_context* g = gguf_.get();
+  if (gguf_get_kv_type(g, id) != GGUF_TYPE_ARRAY || gguf_get_arr_type(g, id) != GGUF_TYPE_STRING) {
+    return wrong_type(key, id, "an array of strings");
+  }
+  std::vector<const char*> list(gguf_get_arr_n(g, id));
+  for (std::size_t i = 0; i < list.size(); ++i) list[i] = gguf_get_arr_str(g, id, i);
+  return list;
+}
+
+std::size_t GgufFile::array_size(std::string_view key) const {
+  const std::int64_t id = find(key);
+  if (id < 0 || gguf_get_kv_type(gguf_.get(), id) != GGUF_TYPE_ARRAY) return 0;
+  return gguf_get_arr_n(gguf_.get(), id);
+}
+
+const ggml_tensor* GgufFile::tensor(const std::string& name) const { return ggml_get_tensor(tensors_.get(), name.c_str()); }
+
+std::size_t GgufFile::tensor_offset(const ggml_tensor& tensor) const {
+  const std::int64_t id = gguf_find_tensor(gguf_.get(), tensor.name);
+  KV_CHECK(id >= 0);
+  return gguf_get_data_offset(gguf_.get()) + gguf_get_tensor_offset(gguf_.get(), id);
+}
+
+int GgufFile::tensor_count() const { return static_cast<int>(gguf_get_n_tensors(gguf_.get())); }
+
+const ggml_tensor* GgufFile::tensor_at(int index) const { return tensor(gguf_get_tensor_name(gguf_.get(), index)); }
+
+namespace {
+
+// libllama asserts that no two tokens are equal (as C strings).
+Status check_distinct(const GgufFile& file, const std::vector<const char*>& tokens) {
+  std::unordered_map<std::string_view, std::size_t> seen;
+  seen.reserve(tokens.size());
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    const auto [other, inserted] = seen.emplace(tokens[i], i);
+    if (!inserted) {
+      return bad_input(fmt::format("the vocabulary of '{}' is damaged: tokens {} and {} are both '{}'", file.path(),
+                                   other->second, i, tokens[i]));
+    }
+  }
+  return {};
+}
+
+// libllama reads these as far as there are tokens.
+Status check_token_tables(const GgufFile& file, std::size_t tokens) {
+  for (const char* key : {"tokenizer.ggml.token_type", "tokenizer.ggml.scores"}) {
+    if (file.has(key) && file.array_size(key) != tokens) {
+      return bad_input(fmt::format("the vocabulary of '{}' is damaged: '{}' has {} entries for {} tokens", file.path(), key,
+                                   file.array_size(key), tokens));
+    }
+  }
+  return {};
+}
+
+Status check_special_tokens(const GgufFile& file, std::size_t tokens) {
+  for (const char* name : {"bos", "eos", "eot", "unknown", "padding"}) {
+    const std::string key = fmt::format("tokenizer.ggml.{}_token_id", name);
+    KV_ASSIGN(const std::uint64_t id, file.integer_or(key, 0));
+    if (id >= tokens && id < 0xffffffffU) {  // all bits set is how some files say "none"
+      return bad_input(
+          fmt::format("the vocabulary of '{}' is damaged: {} is {}, but there are {} tokens", file.path(), key, id, tokens));
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<int> check_vocabulary(const GgufFile& file) {
+  const char* tokens_key = "tokenizer.ggml.tokens";
+  KV_ASSIGN(const std::string kind, file.text_or("tokenizer.ggml.model", ""));
+  if (kind.empty() || kind == "no_vocab" || kind == "none" || !file.has(tokens_key)) {
+    return bad_input(fmt::format("'{}' has no vocabulary: convert the model together with its tokenizer", file.path()));
+  }
+  KV_ASSIGN(const std::vector<const char*> tokens, file.texts(tokens_key));
+  if (tokens.empty() || tokens.size() > (std::size_t{1} << 24)) {
+    return bad_input(fmt::format("'{}' has a vocabulary of {} tokens, which cannot be", file.path(), tokens.size()));
+  }
+  KV_TRY(check_distinct(file, tokens));
+  KV_TRY(check_token_tables(file, tokens.size()));
+  KV_TRY(check_special_tokens(file, tokens.size()));
+  if (kind == "gpt2") {
+    KV_ASSIGN([[maybe_unused]] const auto merges, file.texts("tokenizer.ggml.merges"));
+  }
+  return static_cast<int>(tokens.size());
+}
+
+}  // namespace kvartet

@@ -1,0 +1,65 @@
+// A GGUF file, mapped and known to be sound: metadata with types, tensors without copies.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ggml-cpp.h>
+#include <ggml.h>
+#include <gguf.h>
+
+#include "core/file_system.h"
+#include "core/status.h"
+
+namespace kvartet {
+
+class GgufFile {
+ public:
+  // Checks the whole header before ggml sees it (gguf_file_check.h). kBadInput: missing, damaged, one part of several.
+  static Result<std::shared_ptr<const GgufFile>> open(const std::string& path);
+
+  const std::string& path() const { return path_; }
+  std::size_t file_bytes() const { return file_->bytes().size(); }
+  const std::byte* data() const { return file_->bytes().data(); }
+
+  // Metadata. The plain forms need the key, `or` forms give the default when it is absent. kBadInput: absent or of another type.
+  bool has(std::string_view key) const { return find(key) >= 0; }
+  Result<std::uint64_t> integer(std::string_view key) const;  // any unsigned or non-negative signed type
+  Result<std::uint64_t> integer_or(std::string_view key, std::uint64_t fallback) const;
+  Result<double> real(std::string_view key) const;
+  Result<double> real_or(std::string_view key, double fallback) const;
+  Result<std::string> text(std::string_view key) const;
+  Result<std::string> text_or(std::string_view key, std::string_view fallback) const;
+  // Elements of an array of strings as C strings (they live as long as the file).
+  Result<std::vector<const char*>> texts(std::string_view key) const;
+  // Elements of an array of any type; 0 when the key is absent or no array.
+  std::size_t array_size(std::string_view key) const;
+
+  // Tensors without data (their place is tensor_offset from data()). nullptr: there is none.
+  const ggml_tensor* tensor(const std::string& name) const;
+  std::size_t tensor_offset(const ggml_tensor& tensor) const;
+  int tensor_count() const;
+  const ggml_tensor* tensor_at(int index) const;
+
+ private:
+  GgufFile() = default;
+  std::int64_t find(std::string_view key) const;
+  Result<std::int64_t> need(std::string_view key) const;
+  Status wrong_type(std::string_view key, std::int64_t id, std::string_view needed) const;
+
+  std::string path_;
+  std::unique_ptr<MappedFile> file_;
+  gguf_context_ptr gguf_;
+  ggml_context_ptr tensors_;
+};
+
+// The vocabulary is what libllama can load without an abort: tokens present and distinct, tables of the same length,
+// special tokens in range. Returns its size. kBadInput otherwise.
+Result<int> check_vocabulary(const GgufFile& file);
+
+}  // namespace kvartet

@@ -1,0 +1,102 @@
+// The ggml graphs of a layer's two halves and of the output head.
+//
+// A graph is built for a number of rows and a pattern of weight types; it serves every layer of that pattern, since its
+// weight leaves are pointed at the layer's tensors before each run (same bits as a fresh graph). Inputs and outputs lie in
+// one border buffer of our own; everything between them comes from one graph allocator that all graphs share.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include <ggml-cpp.h>
+#include <ggml-cpu.h>
+#include <ggml.h>
+
+#include "core/matrix.h"
+#include "core/status.h"
+#include "model/model_config.h"
+#include "model/weights.h"
+
+namespace kvartet {
+
+// Most rows that one run may have: longer inputs are cut by the caller.
+inline constexpr std::size_t kMaxGraphRows = 512;
+
+enum class KeyBeforeRope : std::uint8_t { kDropped, kKept };
+
+class LayerGraphs {
+ public:
+  LayerGraphs(const ModelConfig& config, const Weights& weights, int threads);
+
+  // Results live in the border buffer until the next run. All have the rows of `x`.
+  struct Attention {
+    MatView<const float> q;  // [rows, heads * head_dim], after RoPE
+    MatView<const float> k;  // [rows, kv_heads * head_dim], after RoPE
+    MatView<const float> v;
+    MatView<const float> k_pre;  // before RoPE; empty unless kept
+  };
+  Result<Attention> pre_attention(const LayerTensors& layer, MatView<const float> x, std::span<const std::int32_t> positions,
+                                  KeyBeforeRope keys);
+  // x + Wo attention, then + ffn(norm(that)): [rows, hidden].
+  Result<MatView<const float>> post_attention(const LayerTensors& layer, MatView<const float> attention, MatView<const float> x);
+  // [rows, vocab].
+  Result<MatView<const float>> logits(MatView<const float> x);
+
+  std::size_t scratch_bytes() const;
+
+ private:
+  enum class Kind : std::uint8_t { kPre, kPreKeepingKeys, kPost, kLogits };
+  enum class Slot : std::uint8_t { kX, kQuery, kKey, kValue, kKeyPre, kAttention, kPositions, kLogits };
+  static constexpr std::size_t kSlots = 8;
+  struct Signature {
+    Kind kind = Kind::kPre;
+    std::size_t rows = 0;
+    std::array<int, kParts> types{};  // of the layer's parts, -1: absent
+    bool operator==(const Signature&) const = default;
+  };
+  struct Graph {
+    Signature signature;
+    ggml_context_ptr context;
+    ggml_cgraph* nodes = nullptr;
+    ggml_cplan plan{};
+    std::array<ggml_tensor*, kParts> leaves{};  // stand for the layer's tensors; nullptr: not in this graph
+  };
+
+  Status run(Kind kind, std::size_t rows, const LayerTensors& layer);
+  Status reserve_border(std::size_t rows, std::size_t logit_rows);
+  Result<Graph*> graph_for(const Signature& signature, const LayerTensors& layer);
+  void build(Graph& graph, const LayerTensors& layer) const;
+  void build_pre(Graph& graph, const LayerTensors& layer) const;
+  void build_post(Graph& graph, const LayerTensors& layer) const;
+  void build_logits(Graph& graph) const;
+  ggml_tensor* norm(Graph& graph, ggml_tensor* x, ggml_tensor* weight) const;
+  ggml_tensor* rope(Graph& graph, ggml_tensor* x, int heads, ggml_tensor* positions) const;
+  ggml_tensor* leaf(Graph& graph, const LayerTensors& layer, Part part) const;
+  ggml_tensor* linear(Graph& graph, const LayerTensors& layer, Part matrix, Part bias, ggml_tensor* x) const;
+  ggml_tensor* input(Graph& graph, Slot slot) const;
+  void place(ggml_tensor* tensor, Slot slot) const;
+
+  std::size_t width(Slot slot) const;
+  float* slot_data(Slot slot) const;
+  void fill(Slot slot, MatView<const float> rows) const;
+  MatView<const float> view(Slot slot, std::size_t rows) const { return {slot_data(slot), rows, width(slot)}; }
+
+  const ModelConfig& config_;
+  const Weights& weights_;
+  int threads_;
+
+  ggml_backend_buffer_ptr border_;
+  std::array<std::size_t, kSlots> slot_offset_{};
+  std::size_t border_rows_ = 0;
+  std::size_t border_logit_rows_ = 0;
+  ggml_gallocr_ptr allocator_;
+  std::vector<std::byte> work_;
+  std::list<Graph> graphs_;  // used last in front
+};
+
+}  // namespace kvartet

@@ -1,0 +1,134 @@
+#include "model/model_config.h"
+
+#include <cmath>
+#include <string>
+#include <string_view>
+
+#include <fmt/format.h>
+
+namespace kvartet {
+namespace {
+
+constexpr std::uint64_t kMaxLayers = 512;  // libllama's limit
+constexpr std::uint64_t kMaxWidth = 1U << 20;
+constexpr std::uint64_t kMaxContext = 1U << 30;
+
+class ConfigReader {
+ public:
+  explicit ConfigReader(const GgufFile& file) : file_(file) {}
+
+  Result<ModelConfig> read() {
+    KV_TRY(read_architecture());
+    KV_TRY(read_shape());
+    KV_TRY(read_norm());
+    KV_TRY(read_rope());
+    KV_ASSIGN(config_.shape.vocab, check_vocabulary(file_));
+    return config_;
+  }
+
+ private:
+  std::string key(std::string_view name) const { return config_.shape.architecture + "." + std::string(name); }
+
+  Result<int> bounded(std::string_view name, std::uint64_t value, std::uint64_t most) const {
+    if (value < 1 || value > most) {
+      return bad_input(fmt::format("'{}' is {} in '{}', but 1 to {} is possible", key(name), value, file_.path(), most));
+    }
+    return static_cast<int>(value);
+  }
+  Result<int> count(std::string_view name, std::uint64_t most) const {
+    KV_ASSIGN(const std::uint64_t value, file_.integer(key(name)));
+    return bounded(name, value, most);
+  }
+  Result<int> count_or(std::string_view name, int fallback, std::uint64_t most) const {
+    if (!file_.has(key(name))) return fallback;
+    return count(name, most);
+  }
+
+  Status read_architecture() {
+    KV_ASSIGN(const std::string name, file_.text("general.architecture"));
+    config_.architecture = find_architecture(name);
+    config_.shape.architecture = name;
+    if (config_.architecture != nullptr) return {};
+    return bad_input(fmt::format("'{}' has the architecture '{}', which is not supported; supported are: {}", file_.path(), name,
+                                 architecture_names()));
+  }
+
+  Status read_shape() {
+    ModelShape& shape = config_.shape;
+    KV_ASSIGN(const int layers, count("block_count", kMaxLayers));
+    KV_ASSIGN(shape.hidden, count("embedding_length", kMaxWidth));
+    KV_ASSIGN(shape.ffn, count("feed_forward_length", kMaxWidth));
+    KV_ASSIGN(shape.context, count("context_length", kMaxContext));
+    LayerShape layer;
+    KV_ASSIGN(layer.heads, count("attention.head_count", kMaxWidth));
+    KV_ASSIGN(layer.kv_heads, count_or("attention.head_count_kv", layer.heads, kMaxWidth));
+    if (layer.heads % layer.kv_heads != 0) {
+      return bad_input(fmt::format("'{}' has {} attention heads, which its {} KV heads do not divide", file_.path(), layer.heads,
+                                   layer.kv_heads));
+    }
+    if (!file_.has(key("attention.key_length")) && shape.hidden % layer.heads != 0) {
+      return bad_input(
+          fmt::format("'{}' is {} wide, which its {} attention heads do not divide", file_.path(), shape.hidden, layer.heads));
+    }
+    KV_ASSIGN(layer.head_dim, count_or("attention.key_length", shape.hidden / layer.heads, kMaxWidth));
+    KV_ASSIGN(const int value_dim, count_or("attention.value_length", shape.hidden / layer.heads, kMaxWidth));
+    if (value_dim != layer.head_dim || layer.head_dim % 2 != 0 || layer.head_dim > (1 << 12)) {
+      return bad_input(
+          fmt::format("'{}' has keys of {} and values of {} channels per head, but equal, even and at most 4096 are supported",
+                      file_.path(), layer.head_dim, value_dim));
+    }
+    shape.layers.assign(static_cast<std::size_t>(layers), layer);
+    return {};
+  }
+
+  Status read_norm() {
+    KV_ASSIGN(const double epsilon, file_.real(key("attention.layer_norm_rms_epsilon")));
+    if (!(epsilon >= 0) || epsilon > 1)
+      return bad_input(fmt::format("the norm epsilon of '{}' is {}, but 0 to 1 is possible", file_.path(), epsilon));
+    config_.rms_epsilon = static_cast<float>(epsilon);
+    return {};
+  }
+
+  // Defaults and their order as libllama has them.
+  Status read_rope() {
+    RopeSettings& rope = config_.rope;
+    const int head_dim = config_.shape.layers[0].head_dim;
+    KV_ASSIGN(rope.dims, count_or("rope.dimension_count", head_dim, kMaxWidth));
+    if (rope.dims > head_dim || rope.dims % 2 != 0 || (config_.architecture->whole_head_rotates && rope.dims != head_dim)) {
+      return bad_input(fmt::format("'{}' rotates {} of {} channels per head, which the architecture {} does not do", file_.path(),
+                                   rope.dims, head_dim, config_.architecture->name));
+    }
+    KV_ASSIGN(rope.base, file_.real_or(key("rope.freq_base"), 10000));
+    if (!std::isfinite(rope.base) || rope.base <= 0)
+      return bad_input(fmt::format("the RoPE base of '{}' is {}", file_.path(), rope.base));
+    rope.has_factors = file_.tensor("rope_freqs.weight") != nullptr;
+    return read_rope_scaling();
+  }
+
+  Status read_rope_scaling() {
+    KV_ASSIGN(const std::string type, file_.text_or(key("rope.scaling.type"), "linear"));
+    if (type != "linear" && type != "none") {
+      return bad_input(fmt::format(
+          "'{}' uses RoPE scaling of type '{}', which is not supported: only none and linear (and Llama 3's factors) are",
+          file_.path(), type));
+    }
+    const std::string_view factor_key = file_.has(key("rope.scaling.factor")) ? "rope.scaling.factor" : "rope.scale_linear";
+    KV_ASSIGN(const double factor, file_.real_or(key(factor_key), 0));
+    if (!std::isfinite(factor) || factor < 0)
+      return bad_input(fmt::format("the RoPE scaling factor of '{}' is {}", file_.path(), factor));
+    KV_ASSIGN(const double attention, file_.real_or(key("rope.scaling.attn_factor"), 1));
+    if (attention != 1)
+      return bad_input(fmt::format("'{}' scales its attention by {}, which is not supported", file_.path(), attention));
+    config_.rope.scale = type == "none" || factor == 0 ? 1 : 1.0F / static_cast<float>(factor);
+    return {};
+  }
+
+  const GgufFile& file_;
+  ModelConfig config_;
+};
+
+}  // namespace
+
+Result<ModelConfig> read_model_config(const GgufFile& file) { return ConfigReader(file).read(); }
+
+}  // namespace kvartet

@@ -1,0 +1,212 @@
+#include <algorithm>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "model/forward.h"
+
+namespace kvartet {
+namespace {
+
+// Below this many rows converting a layer's weights costs more than it saves (ggml multiplies the stored ones as they are).
+constexpr int kFewRows = 24;
+
+std::size_t uz(int n) { return static_cast<std::size_t>(n); }
+
+// An owned [rows, cols] matrix of f32.
+struct Matrix {
+  std::vector<float> data;
+  std::size_t rows = 0;
+  std::size_t cols = 0;
+
+  void resize(std::size_t r, std::size_t c) {
+    data.resize(r * c);
+    rows = r;
+    cols = c;
+  }
+  MatView<float> view() { return {data.data(), rows, cols}; }
+  MatView<const float> view() const { return {data.data(), rows, cols}; }
+};
+
+HeadRows<const float> as_heads(MatView<const float> m, int heads, int head_dim) {
+  return {m.data, m.rows, uz(heads), uz(head_dim), m.stride};
+}
+
+}  // namespace
+
+struct Prefill::Impl {
+  Transformer& transformer;
+  Options options;
+  std::vector<SequenceCache*> caches;
+  int tokens = 0;
+  bool on_sealed_cache = false;  // the one cache already holds rows
+  Linear linear = Linear::kStored;
+  ScoreNeed need;
+  bool wants_pre = false;
+
+  int layer = 0;
+  int chunk_begin = 0;
+  std::vector<std::int32_t> positions;
+  Matrix hidden;                      // [tokens, hidden]: input of the current layer, turned into its output chunk by chunk
+  Matrix keys, keys_pre, values;      // [tokens, kv_heads * head_dim]: the one exact layer
+  Matrix q, attended;                 // [chunk, heads * head_dim]
+  Matrix last_q;                      // [window, heads * head_dim]: queries whose scores are exported
+  PrefillAttention attention;
+  std::vector<double> seal_seconds;
+
+  Impl(Transformer& t, const Options& o) : transformer(t), options(o), attention(o.threads) {}
+
+  const LayerShape& shape() const { return transformer.shape().layers[uz(layer)]; }
+  int layer_count() const { return transformer.shape().layer_count(); }
+
+  // A single row at the end would be multiplied by another ggml kernel than the same row among others: never leave one.
+  int chunk_end() const {
+    const int left = tokens - chunk_begin;
+    if (left == options.chunk + 1 && options.chunk > 2) return chunk_begin + options.chunk - 1;
+    return chunk_begin + std::min(left, options.chunk);
+  }
+
+  void begin_layer() {
+    const std::size_t kv = uz(shape().kv_heads * shape().head_dim);
+    keys.resize(uz(tokens), kv);
+    values.resize(uz(tokens), kv);
+    if (wants_pre) keys_pre.resize(uz(tokens), kv);
+    last_q.resize(uz(std::min(need.window, tokens)), uz(shape().heads * shape().head_dim));
+  }
+
+  // Nobody reads the last layer's output except of the last token, unless all hidden rows are kept.
+  bool output_is_needed(int end) const { return options.keep_hidden || layer + 1 < layer_count() || end == tokens; }
+
+  Status run_chunk(int begin, int end) {
+    const LayerShape& s = shape();
+    const std::size_t rows = uz(end - begin);
+    q.resize(rows, uz(s.heads * s.head_dim));
+    attended.resize(rows, uz(s.heads * s.head_dim));
+    LayerInputs out;
+    out.q = q.view();
+    out.k = keys.view().row_range(uz(begin), uz(end));
+    out.v = values.view().row_range(uz(begin), uz(end));
+    if (wants_pre) out.k_pre = keys_pre.view().row_range(uz(begin), uz(end));
+    const MatView<float> x = hidden.view().row_range(uz(begin), uz(end));
+    KV_TRY(transformer.pre_attention(layer, linear, x, std::span(positions).subspan(uz(begin), rows), out));
+    keep_last_queries(begin, end);
+    if (!output_is_needed(end)) return {};
+    attend(begin, end);
+    return transformer.post_attention(layer, linear, attended.view(), x);
+  }
+
+  void keep_last_queries(int begin, int end) {
+    const int first_kept = tokens - static_cast<int>(last_q.rows);
+    for (int t = std::max(begin, first_kept); t < end; ++t) {
+      std::copy_n(q.view().row(uz(t - begin)), q.cols, last_q.view().row(uz(t - first_kept)));
+    }
+  }
+
+  void attend(int begin, int end) {
+    const LayerShape& s = shape();
+    PrefillTask task;
+    task.q = as_heads(q.view(), s.heads, s.head_dim);
+    task.k = as_heads(keys.view().row_range(0, uz(end)), s.kv_heads, s.head_dim);
+    task.v = as_heads(values.view().row_range(0, uz(end)), s.kv_heads, s.head_dim);
+    task.first = begin;
+    task.window = s.window;
+    if (on_sealed_cache) task.prefix = caches[0]->views(layer);
+    task.out = {attended.data.data(), attended.rows, uz(s.heads), uz(s.head_dim), attended.cols};
+    attention.run(task);
+  }
+
+  Status seal_layer() {
+    const LayerShape& s = shape();
+    LayerRows rows;
+    rows.key = as_heads(keys.view(), s.kv_heads, s.head_dim);
+    rows.value = as_heads(values.view(), s.kv_heads, s.head_dim);
+    if (wants_pre) rows.key_pre = as_heads(keys_pre.view(), s.kv_heads, s.head_dim);
+    LayerScores scores;
+    const Clock& clock = Clock::real();
+    const double before_scores = clock.seconds();
+    if (last_q.rows > 0 && !on_sealed_cache) {
+      export_window_scores(as_heads(last_q.view(), s.heads, s.head_dim), rows.key, static_cast<int>(last_q.rows), options.threads, &scores);
+      rows.scores = &scores;
+    }
+    const double score_seconds = clock.seconds() - before_scores;
+    for (std::size_t i = 0; i < caches.size(); ++i) {
+      const double begin = clock.seconds();
+      KV_TRY(caches[i]->seal_prompt(layer, rows).within(fmt::format("{} layer {}", caches[i]->spec().canonical, layer)));
+      seal_seconds[i] += clock.seconds() - begin;
+      if (caches[i]->score_need().window > 0) seal_seconds[i] += score_seconds;
+    }
+    return {};
+  }
+};
+
+Prefill::Prefill(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Prefill::Prefill(Prefill&&) noexcept = default;
+Prefill& Prefill::operator=(Prefill&&) noexcept = default;
+Prefill::~Prefill() = default;
+
+Result<Prefill> Prefill::start(Transformer& transformer, std::span<const std::int32_t> tokens,
+                               std::span<SequenceCache* const> caches, const Options& options) {
+  KV_CHECK(!caches.empty() && options.chunk > 0);
+  if (tokens.empty()) return bad_input("the prompt is empty: give at least one token");
+  auto impl = std::make_unique<Impl>(transformer, options);
+  impl->caches.assign(caches.begin(), caches.end());
+  impl->seal_seconds.assign(caches.size(), 0.0);
+  impl->tokens = static_cast<int>(tokens.size());
+  const int first = caches[0]->next_position();
+  impl->on_sealed_cache = first > 0;
+  KV_CHECK(!impl->on_sealed_cache || caches.size() == 1);
+  const int context = transformer.shape().context;
+  if (impl->tokens > context - first) {
+    return exhausted(fmt::format("{} tokens on top of {} do not fit the model's context of {}; shorten the text", impl->tokens, first, context));
+  }
+  for (const SequenceCache* cache : caches) {
+    if (!impl->on_sealed_cache) impl->need.merge(cache->score_need());
+    impl->wants_pre = impl->wants_pre || cache->wants_pre_rope_keys();
+  }
+  impl->linear = impl->tokens >= kFewRows ? Linear::kConverted : Linear::kStored;
+  impl->positions.resize(tokens.size());
+  std::iota(impl->positions.begin(), impl->positions.end(), first);
+  impl->hidden.resize(tokens.size(), uz(transformer.shape().hidden));
+  KV_TRY(transformer.embed(tokens, impl->hidden.view()));
+  return Prefill(std::move(impl));
+}
+
+Status Prefill::step() {
+  Impl& m = *impl_;
+  KV_CHECK(!done());
+  if (m.chunk_begin == 0) {
+    m.begin_layer();
+    if (m.linear == Linear::kConverted) KV_TRY(m.transformer.convert_layer(m.layer));
+  }
+  const int end = m.chunk_end();
+  KV_TRY(m.run_chunk(m.chunk_begin, end));
+  m.chunk_begin = end;
+  if (end < m.tokens) return {};
+  KV_TRY(m.seal_layer());
+  m.chunk_begin = 0;
+  ++m.layer;
+  if (done()) {
+    for (SequenceCache* cache : m.caches) cache->finish_prompt(m.tokens);
+  }
+  return {};
+}
+
+bool Prefill::done() const { return impl_->layer == impl_->layer_count(); }
+
+double Prefill::progress() const {
+  const double within = static_cast<double>(impl_->chunk_begin) / impl_->tokens;
+  return (impl_->layer + within) / impl_->layer_count();
+}
+
+double Prefill::seal_seconds(int cache) const { return impl_->seal_seconds[uz(cache)]; }
+
+MatView<const float> Prefill::hidden() const {
+  KV_CHECK(done());
+  const MatView<const float> all = std::as_const(impl_->hidden).view();
+  return impl_->options.keep_hidden ? all : all.row_range(all.rows - 1, all.rows);
+}
+
+}  // namespace kvartet

@@ -1,0 +1,38 @@
+// Tiny random models for tests: real GGUF files that both this engine and libllama load in milliseconds.
+//
+// The vocabulary is byte-level (GPT-2 style): token b is byte b for the 256 bytes in GPT-2's order, then
+// <|endoftext|> (256), <|im_start|> (257), <|im_end|> (258), then unused tokens up to `vocab`. Any text round-trips.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "core/status.h"
+
+namespace kvartet {
+
+enum class TinyWeights : std::uint8_t { kF32, kF16, kBf16, kQ8_0, kQ4_1, kQ4_0 };  // of the matrices; norms and biases are f32
+
+struct TinyModelOptions {
+  std::string architecture = "llama";  // "llama" or "qwen2" (with biases)
+  int layers = 2;
+  int hidden = 64;  // multiple of 32
+  int ffn = 128;    // multiple of 32
+  int heads = 4;
+  int kv_heads = 2;
+  int head_dim = 16;  // even
+  int context = 512;
+  int vocab = 259;    // at least 259
+  bool tied = false;  // no output matrix: the embedding serves
+  std::uint64_t seed = 1;
+  double rope_base = 10000;
+  bool rope_factors = false;  // a rope_freqs tensor, as Llama 3 has
+  double rope_linear = 1;     // linear RoPE scaling factor; 1: no key
+  bool chat_template = true;  // ChatML
+  TinyWeights weights = TinyWeights::kF32;
+};
+
+// Writes the model to `path`. kUsage: options that make no model; kIo: the file cannot be written.
+Status write_tiny_model(const std::string& path, const TinyModelOptions& options);
+
+}  // namespace kvartet

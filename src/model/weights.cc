@@ -1,0 +1,243 @@
+#include "model/weights.h"
+
+#include <utility>
+
+#include <fmt/format.h>
+#include <ggml-cpu.h>
+
+#include "model/memory_limit.h"
+
+namespace kvartet {
+namespace {
+
+// Activations of a 512-row chunk, graphs and the like, beside the weights: an allowance.
+constexpr std::uint64_t kScratchAllowance = std::uint64_t{64} << 20;
+
+struct PartName {
+  Part part;
+  const char* name;
+};
+constexpr PartName kMatrixNames[] = {
+    {Part::kQuery, "attn_q.weight"},       {Part::kKey, "attn_k.weight"},    {Part::kValue, "attn_v.weight"},
+    {Part::kOutput, "attn_output.weight"}, {Part::kGate, "ffn_gate.weight"}, {Part::kUp, "ffn_up.weight"},
+    {Part::kDown, "ffn_down.weight"},
+};
+constexpr PartName kVectorNames[] = {
+    {Part::kAttentionNorm, "attn_norm.weight"}, {Part::kFfnNorm, "ffn_norm.weight"},
+    {Part::kQueryBias, "attn_q.bias"},          {Part::kKeyBias, "attn_k.bias"},
+    {Part::kValueBias, "attn_v.bias"},          {Part::kOutputBias, "attn_output.bias"},
+};
+
+struct MatrixShape {
+  std::int64_t columns = 0;  // inputs
+  std::int64_t rows = 0;     // outputs
+};
+
+MatrixShape matrix_shape(const ModelConfig& config, Part part) {
+  const LayerShape& layer = config.shape.layers[0];
+  const std::int64_t hidden = config.shape.hidden;
+  const std::int64_t query = std::int64_t{layer.heads} * layer.head_dim;
+  const std::int64_t key = std::int64_t{layer.kv_heads} * layer.head_dim;
+  switch (part) {
+    case Part::kQuery: return {hidden, query};
+    case Part::kKey:
+    case Part::kValue: return {hidden, key};
+    case Part::kOutput: return {query, hidden};
+    case Part::kGate:
+    case Part::kUp: return {hidden, config.shape.ffn};
+    case Part::kDown: return {config.shape.ffn, hidden};
+    case Part::kAttentionNorm:
+    case Part::kFfnNorm:
+    case Part::kOutputBias: return {hidden, 1};
+    case Part::kQueryBias: return {query, 1};
+    case Part::kKeyBias:
+    case Part::kValueBias: return {key, 1};
+  }
+  return {};
+}
+
+Presence presence_of(const Architecture& architecture, Part part) {
+  switch (part) {
+    case Part::kQueryBias:
+    case Part::kKeyBias:
+    case Part::kValueBias: return architecture.query_key_value_bias;
+    case Part::kOutputBias: return architecture.output_bias;
+    default: return Presence::kRequired;
+  }
+}
+
+// Types that ggml has a matrix product for.
+bool is_multipliable(ggml_type type) { return type == GGML_TYPE_F32 || ggml_get_type_traits_cpu(type)->vec_dot != nullptr; }
+
+std::string megabytes(std::uint64_t bytes) { return fmt::format("{:.0f} MB", static_cast<double>(bytes) / 1e6); }
+
+}  // namespace
+
+Result<std::unique_ptr<Weights>> Weights::load(std::shared_ptr<const GgufFile> file, const ModelConfig& config,
+                                               const LoadOptions& options) {
+  auto weights = std::unique_ptr<Weights>(new Weights(std::move(file), config, options));
+  KV_TRY(weights->map_tensors());
+  const std::uint64_t allowed = options.memory_bytes != 0 ? options.memory_bytes : available_memory(FileSystem::real());
+  KV_TRY(weights->check_memory(allowed));
+  KV_TRY(options.bf16_copy ? weights->make_bf16_copy() : weights->prepare_conversion());
+  return weights;
+}
+
+Weights::Weights(std::shared_ptr<const GgufFile> file, const ModelConfig& config, const LoadOptions& options)
+    : file_(std::move(file)), config_(config), options_(options), prefill_type_(fastest_prefill_type()) {}
+
+std::size_t Weights::bytes() const { return file_->file_bytes() + scratch_.bytes() + copy_.bytes(); }
+
+Status Weights::map_tensors() {
+  map_ = OwnedTensors::with_room_for(static_cast<std::size_t>(file_->tensor_count()));
+  // ggml takes a pointer it could write through, but never writes to weights; the pages are mapped read-only.
+  map_.buffer.reset(ggml_backend_cpu_buffer_from_ptr(const_cast<std::byte*>(file_->data()), file_->file_bytes()));
+  if (map_.buffer == nullptr) return exhausted("no memory for the table of weights");
+  ggml_backend_buffer_set_usage(map_.buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+
+  const ModelShape& shape = config_.shape;
+  KV_ASSIGN(embedding_, find_matrix("token_embd.weight", Presence::kRequired, shape.hidden, shape.vocab));
+  KV_ASSIGN(output_norm_, find_vector("output_norm.weight", Presence::kRequired, shape.hidden));
+  KV_ASSIGN(output_, find_matrix("output.weight", Presence::kOptional, shape.hidden, shape.vocab));
+  if (output_ == nullptr) output_ = embedding_;
+  KV_ASSIGN(rope_factors_, find_vector("rope_freqs.weight", config_.architecture->rope_factors, config_.rope.dims / 2));
+  for (int l = 0; l < shape.layer_count(); ++l) KV_TRY(find_layer(l));
+  return refuse_unknown_tensors();
+}
+
+Result<const ggml_tensor*> Weights::find(const std::string& name, Presence presence, std::int64_t columns, std::int64_t rows) {
+  const ggml_tensor* record = presence == Presence::kAbsent ? nullptr : file_->tensor(name);
+  if (record == nullptr) {
+    if (presence != Presence::kRequired) return nullptr;
+    return bad_input(
+        fmt::format("'{}' lacks the tensor '{}', which a {} model needs", file_->path(), name, config_.architecture->name));
+  }
+  if (record->ne[0] != columns || record->ne[1] != rows || record->ne[2] != 1 || record->ne[3] != 1) {
+    return bad_input(fmt::format("the tensor '{}' of '{}' is {} x {}, but its metadata says {} x {}", name, file_->path(),
+                                 record->ne[0], ggml_nrows(record), columns, rows));
+  }
+  ggml_tensor* tensor = ggml_dup_tensor(map_.context.get(), record);
+  ggml_set_name(tensor, record->name);
+  void* place = static_cast<std::byte*>(ggml_backend_buffer_get_base(map_.buffer.get())) + file_->tensor_offset(*record);
+  KV_CHECK(ggml_backend_tensor_alloc(map_.buffer.get(), tensor, place) == GGML_STATUS_SUCCESS);
+  known_.insert(name);
+  return tensor;
+}
+
+Result<const ggml_tensor*> Weights::find_matrix(const std::string& name, Presence presence, std::int64_t columns,
+                                                std::int64_t rows) {
+  KV_ASSIGN(const ggml_tensor* tensor, find(name, presence, columns, rows));
+  if (tensor == nullptr || is_multipliable(tensor->type)) return tensor;
+  return bad_input(fmt::format("the tensor '{}' of '{}' has the type {}, which cannot be multiplied with", name, file_->path(),
+                               ggml_type_name(tensor->type)));
+}
+
+Result<const ggml_tensor*> Weights::find_vector(const std::string& name, Presence presence, std::int64_t size) {
+  KV_ASSIGN(const ggml_tensor* tensor, find(name, presence, size, 1));
+  if (tensor == nullptr || tensor->type == GGML_TYPE_F32) return tensor;
+  return bad_input(fmt::format("the tensor '{}' of '{}' has the type {}, but f32 is needed", name, file_->path(),
+                               ggml_type_name(tensor->type)));
+}
+
+Status Weights::find_layer(int index) {
+  LayerTensors layer{};
+  for (const auto& [part, name] : kMatrixNames) {
+    const MatrixShape shape = matrix_shape(config_, part);
+    KV_ASSIGN(layer[static_cast<std::size_t>(part)],
+              find_matrix(fmt::format("blk.{}.{}", index, name), Presence::kRequired, shape.columns, shape.rows));
+  }
+  for (const auto& [part, name] : kVectorNames) {
+    const Presence presence = presence_of(*config_.architecture, part);
+    KV_ASSIGN(layer[static_cast<std::size_t>(part)],
+              find_vector(fmt::format("blk.{}.{}", index, name), presence, matrix_shape(config_, part).columns));
+  }
+  stored_.push_back(layer);
+  return {};
+}
+
+// A tensor nobody asked for belongs to a model that computes something else (experts, norms of Q and K, ...).
+Status Weights::refuse_unknown_tensors() const {
+  for (int i = 0; i < file_->tensor_count(); ++i) {
+    const std::string_view name = file_->tensor_at(i)->name;
+    if (known_.contains(name)) continue;
+    return bad_input(fmt::format("'{}' has the tensor '{}', which a plain {} model does not have: this variant is not supported",
+                                 file_->path(), name, config_.architecture->name));
+  }
+  return {};
+}
+
+Status Weights::check_memory(std::uint64_t allowed) const {
+  std::uint64_t copies = 0;  // elements that get a second form: of the whole model, or of one layer
+  for (int l = 0; l < (options_.bf16_copy ? config_.shape.layer_count() : 1); ++l) {
+    for (std::size_t m = 0; m < kMatrixParts; ++m)
+      copies += static_cast<std::uint64_t>(ggml_nelements(stored_[static_cast<std::size_t>(l)][m]));
+  }
+  if (options_.bf16_copy) copies += static_cast<std::uint64_t>(ggml_nelements(output_));
+  const std::uint64_t copy_bytes = copies * ggml_type_size(options_.bf16_copy ? GGML_TYPE_BF16 : prefill_type_);
+  const std::uint64_t needed = file_->file_bytes() + copy_bytes + kScratchAllowance;
+  if (needed <= allowed) return {};
+  return exhausted(
+      fmt::format("'{}' needs about {} of memory (weights {}, converted weights {}), but only {} is free: choose a smaller model "
+                  "or close other programs",
+                  file_->path(), megabytes(needed), megabytes(file_->file_bytes()), megabytes(copy_bytes), megabytes(allowed)));
+}
+
+const LayerTensors& Weights::layer(int index, Linear linear) const {
+  if (linear == Linear::kStored || !converts()) return stored_[static_cast<std::size_t>(index)];
+  KV_CHECK(index == converted_layer_);
+  return converted_;
+}
+
+Status Weights::prepare_conversion() {
+  bool any = false;
+  for (const LayerTensors& layer : stored_) {
+    for (std::size_t m = 0; m < kMatrixParts; ++m)
+      any = any || (is_convertible(layer[m]->type) && layer[m]->type != prefill_type_);
+  }
+  if (!any) return {};
+  scratch_ = OwnedTensors::with_room_for(kMatrixParts);
+  for (std::size_t m = 0; m < kMatrixParts; ++m) {
+    const MatrixShape shape = matrix_shape(config_, static_cast<Part>(m));
+    scratch_matrices_[m] = ggml_new_tensor_2d(scratch_.context.get(), prefill_type_, shape.columns, shape.rows);
+  }
+  return scratch_.allocate();
+}
+
+void Weights::convert_layer(int index) {
+  if (!converts() || index == converted_layer_) return;
+  converted_ = stored_[static_cast<std::size_t>(index)];
+  for (std::size_t m = 0; m < kMatrixParts; ++m) {
+    const ggml_tensor& stored = *converted_[m];
+    if (!is_convertible(stored.type) || stored.type == prefill_type_) continue;
+    if (convert_matrix(stored, *scratch_matrices_[m], options_.threads)) converted_[m] = scratch_matrices_[m];
+  }
+  converted_layer_ = index;
+}
+
+Status Weights::make_bf16_copy() {
+  std::vector<std::pair<const ggml_tensor**, ggml_tensor*>> copies;
+  copy_ = OwnedTensors::with_room_for(stored_.size() * kMatrixParts + 1);
+  const auto add = [&](const ggml_tensor*& original) {
+    if (!ggml_is_quantized(original->type)) return;
+    copies.emplace_back(&original, ggml_new_tensor_2d(copy_.context.get(), GGML_TYPE_BF16, original->ne[0], original->ne[1]));
+  };
+  for (LayerTensors& layer : stored_) {
+    for (std::size_t m = 0; m < kMatrixParts; ++m) add(layer[m]);
+  }
+  add(output_);
+  if (copies.empty()) return {};
+  KV_TRY(copy_.allocate());
+  for (const auto& [original, copy] : copies) {
+    convert_matrix(**original, *copy, options_.threads);
+    *original = copy;
+  }
+  return {};
+}
+
+void Weights::embedding_row(std::int32_t token, std::span<float> row) const {
+  read_row(*embedding_, token, row.data());
+  if (!options_.bf16_copy || !ggml_is_quantized(embedding_->type)) return;
+  for (float& v : row) v = ggml_bf16_to_fp32(ggml_fp32_to_bf16(v));
+}
+
+}  // namespace kvartet

@@ -1,0 +1,13 @@
+// What no format encodes: NaN, Inf, and numbers beyond the format's range (compression.md R8).
+#pragma once
+
+#include "core/matrix.h"
+#include "core/status.h"
+
+namespace kvartet {
+
+// kBadInput naming the first element of rows [rows, channels] that is NaN, Inf, or reaches `limit` in magnitude (the
+// default: no limit).
+Status check_finite(MatView<const float> rows, const char* format_name, float limit = 0.0F);
+
+}  // namespace kvartet

@@ -1,0 +1,179 @@
+// The registry, the byte formulas (compression.md 2.7, section 9) and bad input (R8, T11), for every format.
+#include "quantize/tile_format.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "core/rng.h"
+
+namespace kvartet {
+namespace {
+
+const FormatRequest kRequests[] = {{"f32"}, {"f16"}, {"q8_0"}, {"kivi", 2, 32}, {"kivi", 4, 32}, {"kivi", 8, 64}};
+
+TileFormat format_of(const FormatRequest& request, Side side, int head_dim) {
+  return make_tile_format(request, side, head_dim).value();
+}
+
+TEST(TileFormat, NamesAreTheOnesThatCanBeMade) {
+  for (const std::string& name : format_names()) EXPECT_TRUE(make_tile_format({name, 4, 32}, Side::kKey, 64).ok()) << name;
+  const auto unknown = make_tile_format({"f12"}, Side::kKey, 64);
+  ASSERT_FALSE(unknown.ok());
+  EXPECT_EQ(unknown.status().code(), Code::kUsage);
+  EXPECT_NE(unknown.status().message().find("kivi"), std::string::npos);
+}
+
+TEST(TileFormat, RefusesWhatDoesNotFit) {
+  const auto code = [](const FormatRequest& r, int head_dim) { return make_tile_format(r, Side::kKey, head_dim).status().code(); };
+  EXPECT_EQ(code({"f16"}, 20), Code::kUsage);
+  EXPECT_EQ(code({"f16"}, 0), Code::kUsage);
+  EXPECT_EQ(code({"f16"}, 2048), Code::kUsage);
+  EXPECT_EQ(code({"q8_0"}, 80), Code::kUsage);
+  EXPECT_EQ(code({"kivi", 4, 32}, 80), Code::kUsage);
+  EXPECT_EQ(code({"kivi", 4, 128}, 64), Code::kUsage);
+  EXPECT_EQ(code({"kivi", 5, 32}, 64), Code::kUsage);
+  EXPECT_EQ(code({"kivi", 4, 48}, 96), Code::kUsage);
+  EXPECT_NE(make_tile_format({"kivi", 4, 128}, Side::kKey, 64).status().message().find("group=64"), std::string::npos);
+}
+
+TEST(TileFormat, TilesCutAttentionBlocksEvenly) {
+  for (const FormatRequest& request : kRequests) {
+    for (const Side side : {Side::kKey, Side::kValue}) {
+      const TileFormat f = format_of(request, side, 64);
+      EXPECT_EQ(kBlockRows % f.tile_rows, 0) << f.name;
+      EXPECT_EQ(f.tile_rows % f.row_step, 0) << f.name;
+      EXPECT_EQ(f.tile_bytes, f.live_bytes(f.tile_rows)) << f.name;
+    }
+  }
+  EXPECT_EQ(format_of({"kivi", 4, 64}, Side::kKey, 64).row_step, 64);
+  EXPECT_EQ(format_of({"kivi", 4, 64}, Side::kValue, 64).row_step, 1);
+}
+
+// Section 9: bytes of one token, 32 layers x 8 heads of 128 channels, keys and values.
+TEST(TileFormat, BytesPerTokenOfSection9) {
+  const auto per_token = [](const FormatRequest& r) {
+    return 32 * 8 * (format_of(r, Side::kKey, 128).live_bytes(128) + format_of(r, Side::kValue, 128).live_bytes(128)) / 128;
+  };
+  EXPECT_EQ(per_token({"f16"}), 131072U);
+  EXPECT_EQ(per_token({"q8_0"}), 69632U);
+  EXPECT_EQ(per_token({"kivi", 4, 32}), 40960U);
+}
+
+// 2.7: e = D * (b / 8 + 4 / G) bytes per quantized row. Check value at D=128, b=2, G=32, R=128, L=1000.
+TEST(TileFormat, KiviBytesOfSection27) {
+  const TileFormat keys = format_of({"kivi", 2, 32}, Side::kKey, 128);
+  const TileFormat values = format_of({"kivi", 2, 32}, Side::kValue, 128);
+  const TileFormat exact = format_of({"f16"}, Side::kKey, 128);
+  EXPECT_EQ(keys.live_bytes(896) + exact.live_bytes(1000 - 896), 69632U);
+  EXPECT_EQ(values.live_bytes(1000 - 128) + exact.live_bytes(128), 74624U);
+  for (const int bits : {2, 4, 8}) {
+    for (const int group : {32, 64, 128}) {
+      const double e = 128.0 * (bits / 8.0 + 4.0 / group);
+      EXPECT_EQ(static_cast<double>(format_of({"kivi", bits, group}, Side::kValue, 128).live_bytes(7)), 7 * e);
+    }
+  }
+}
+
+class BadInput : public testing::TestWithParam<std::tuple<FormatRequest, Side>> {
+ protected:
+  static constexpr std::size_t kDim = 64;
+  BadInput()
+      : format_(format_of(std::get<0>(GetParam()), std::get<1>(GetParam()), kDim)),
+        rows_(static_cast<std::size_t>(format_.tile_rows)),
+        tile_(format_.tile_bytes),
+        x_(rows_ * kDim) {
+    Rng rng(3);
+    for (float& v : x_) v = static_cast<float>(rng.normal());
+  }
+  Status encode() { return format_.kernels.encode(format_, tile_.data(), 0, {x_.data(), rows_, kDim}); }
+  std::vector<float> decode() {
+    std::vector<float> out(x_.size());
+    format_.kernels.decode(format_, tile_.data(), 0, format_.tile_rows, {out.data(), rows_, kDim});
+    return out;
+  }
+  TileFormat format_;
+  std::size_t rows_;
+  std::vector<std::byte> tile_;
+  std::vector<float> x_;
+};
+
+TEST_P(BadInput, NanAndInfinityAreReportedAndTheTileIsUnchanged) {
+  ASSERT_TRUE(encode().ok());
+  const std::vector<std::byte> before = tile_;
+  const float good = x_[5 * kDim + 9];
+  x_[0] += 1.0F;
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
+                          -std::numeric_limits<float>::infinity()}) {
+    x_[5 * kDim + 9] = bad;
+    const Status s = encode();
+    EXPECT_EQ(s.code(), Code::kBadInput);
+    EXPECT_NE(s.message().find("channel 9"), std::string::npos) << s.message();
+    EXPECT_EQ(tile_, before);
+  }
+  x_[5 * kDim + 9] = good;
+  EXPECT_TRUE(encode().ok());
+  EXPECT_NE(tile_, before);
+}
+
+TEST_P(BadInput, BeyondF16IsReportedWhereAnF16MustHoldIt) {
+  x_[3 * kDim + 2] = 3e7F;
+  const Status s = encode();
+  EXPECT_EQ(s.code(), format_.name == "f32" ? Code::kOk : Code::kBadInput);
+  if (!s.ok()) {
+    EXPECT_NE(s.message().find("channel 2"), std::string::npos) << s.message();
+  }
+}
+
+TEST_P(BadInput, ZerosAndConstantsComeBackExactly) {
+  for (const float constant : {0.0F, 1.0F, -3.5F}) {
+    if (format_.name == "q8_0" && constant != 0.0F) continue;
+    std::fill(x_.begin(), x_.end(), constant);
+    ASSERT_TRUE(encode().ok());
+    EXPECT_EQ(decode(), x_);
+  }
+}
+
+TEST_P(BadInput, OutliersAndSubnormalsStayWithinTheFormatsError) {
+  for (std::size_t i = 0; i < x_.size(); i += 997) x_[i] = 1e4F;
+  for (std::size_t i = 1; i < x_.size(); i += 131) x_[i] = 1e-40F;
+  ASSERT_TRUE(encode().ok());
+  const std::vector<float> out = decode();
+  // Half a step of a group that spans the outlier, or the rounding of the outlier itself.
+  const float levels = format_.bits == 2 ? 3.0F : format_.bits == 4 ? 15.0F : format_.bits == 8 ? 127.0F : 0.0F;
+  const float bound = levels > 0.0F ? 0.505F * 1.001e4F / levels + 5.0F : 4.0F;
+  for (std::size_t i = 0; i < x_.size(); ++i) ASSERT_LE(std::abs(out[i] - x_[i]), bound) << i;
+}
+
+INSTANTIATE_TEST_SUITE_P(T11, BadInput, testing::Combine(testing::ValuesIn(kRequests), testing::Values(Side::kKey, Side::kValue)));
+
+// The largest f16 and the first number that is not one any more.
+TEST(F16Format, RoundsToNearestEvenUpToTheLimit) {
+  const TileFormat f = format_of({"f16"}, Side::kValue, 8);
+  std::vector<std::byte> tile(f.tile_bytes);
+  std::vector<float> row = {65504.0F, -65519.9F, 1.0F + 0x1p-11F, 1.0F + 0x1.8p-10F, 0x1p-24F, 0x1p-25F, 0x1.8p-24F, 0.1F};
+  ASSERT_TRUE(f.kernels.encode(f, tile.data(), 3, {row.data(), 1, 8}).ok());
+  std::vector<float> out(8);
+  f.kernels.decode(f, tile.data(), 3, 4, {out.data(), 1, 8});
+  EXPECT_EQ(out, (std::vector<float>{65504.0F, -65504.0F, 1.0F, 1.0F + 0x1p-9F, 0x1p-24F, 0.0F, 0x1p-23F, 0x1.998p-4F}));
+  row[6] = -65520.0F;
+  EXPECT_EQ(f.kernels.encode(f, tile.data(), 3, {row.data(), 1, 8}).code(), Code::kBadInput);
+}
+
+TEST(F32Format, IsExact) {
+  for (const Side side : {Side::kKey, Side::kValue}) {
+    const TileFormat f = format_of({"f32"}, side, 8);
+    std::vector<std::byte> tile(f.tile_bytes);
+    const std::vector<float> row = {1e38F, -1e-38F, 0.1F, 3.0F, -0.0F, 1e-45F, 65520.0F, 7.0F};
+    ASSERT_TRUE(f.kernels.encode(f, tile.data(), 63, {row.data(), 1, 8}).ok());
+    std::vector<float> out(8);
+    f.kernels.decode(f, tile.data(), 63, 64, {out.data(), 1, 8});
+    EXPECT_EQ(out, row);
+  }
+}
+
+}  // namespace
+}  // namespace kvartet

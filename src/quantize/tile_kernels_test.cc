@@ -1,0 +1,252 @@
+// Every kernel of every format, on every instruction set this CPU has, against the obvious reference: decode to float,
+// then double arithmetic (compression.md T4, relative 1e-5). Odd row ranges, 1 to 7 and 12 queries, unaligned memory, and
+// guarded borders: a kernel writes what it promises and nothing else.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "core/rng.h"
+#include "quantize/tile_format.h"
+#include "simd/targets.h"
+
+namespace kvartet {
+namespace {
+
+constexpr float kGuard = -12345.0F;
+constexpr int kQueryCounts[] = {1, 2, 3, 4, 5, 6, 7, 12};
+constexpr int kHeadDims[] = {8, 24, 32, 64, 80, 96, 128, 256};
+
+struct Case {
+  SimdTarget target;
+  FormatRequest request;
+};
+
+std::vector<int> legal_head_dims(const FormatRequest& request) {
+  std::vector<int> dims;
+  for (const int head_dim : kHeadDims) {
+    if (make_tile_format(request, Side::kKey, head_dim).ok()) dims.push_back(head_dim);
+  }
+  return dims;
+}
+
+std::string case_name(const testing::TestParamInfo<Case>& info) {
+  const Case& c = info.param;
+  std::string name = c.target.name + "_" + c.request.name;
+  if (c.request.bits != 0) name += std::to_string(c.request.bits) + "g" + std::to_string(c.request.group);
+  return name;
+}
+
+std::vector<Case> all_cases() {
+  std::vector<FormatRequest> requests;
+  for (const std::string& name : format_names()) {
+    if (name != "kivi") requests.push_back({name});
+  }
+  for (const int bits : {2, 4, 8}) {
+    for (const int group : {32, 64, 128}) requests.push_back({"kivi", bits, group});
+  }
+  std::vector<Case> cases;
+  for (const SimdTarget& target : simd_targets()) {
+    for (const FormatRequest& request : requests) cases.push_back({target, request});
+  }
+  return cases;
+}
+
+std::vector<float> normal_numbers(std::size_t count, std::uint64_t seed) {
+  Rng rng(seed);
+  std::vector<float> x(count);
+  for (float& v : x) v = static_cast<float>(rng.normal());
+  return x;
+}
+
+// A tile that begins 4 bytes past any alignment the kernels might hope for, filled with normal rows.
+class FilledTile {
+ public:
+  FilledTile(const FormatRequest& request, Side side, int head_dim)
+      : format_(make_tile_format(request, side, head_dim).value()), bytes_(format_.tile_bytes + 128) {
+    const auto address = reinterpret_cast<std::uintptr_t>(bytes_.data());
+    tile_ = bytes_.data() + (64 - address % 64) + 4;
+    const std::size_t dim = static_cast<std::size_t>(head_dim);
+    const std::vector<float> rows = normal_numbers(static_cast<std::size_t>(format_.tile_rows) * dim, 7);
+    const Status s = format_.kernels.encode(format_, tile_, 0, {rows.data(), static_cast<std::size_t>(format_.tile_rows), dim});
+    EXPECT_TRUE(s.ok()) << s.message();
+    decoded_.resize(rows.size());
+    format_.kernels.decode(format_, tile_, 0, format_.tile_rows,
+                           {decoded_.data(), static_cast<std::size_t>(format_.tile_rows), dim});
+  }
+  const TileFormat& format() const { return format_; }
+  const std::byte* tile() const { return tile_; }
+  float decoded(int row, int channel) const { return decoded_[static_cast<std::size_t>(row * format_.head_dim + channel)]; }
+
+ private:
+  TileFormat format_;
+  std::vector<std::byte> bytes_;
+  std::byte* tile_ = nullptr;
+  std::vector<float> decoded_;
+};
+
+std::vector<std::pair<int, int>> row_ranges(int tile_rows) {
+  std::vector<std::pair<int, int>> ranges = {{0, tile_rows}, {0, 1}, {3, 5}, {7, 8}, {1, 33}, {tile_rows - 1, tile_rows}};
+  ranges.push_back({5, tile_rows - 3});
+  ranges.push_back({17, 50});
+  ranges.push_back({8, 48});
+  return ranges;
+}
+
+void check_score(const FormatRequest& request, int head_dim) {
+  const FilledTile keys(request, Side::kKey, head_dim);
+  for (const int queries : kQueryCounts) {
+    const std::vector<float> storage = normal_numbers(static_cast<std::size_t>(queries * head_dim) + 1, 11);
+    const float* q = storage.data() + 1;
+    for (const auto& [begin, end] : row_ranges(keys.format().tile_rows)) {
+      const int count = end - begin;
+      const std::size_t stride = static_cast<std::size_t>(count) + 3;
+      std::vector<float> logits(stride * static_cast<std::size_t>(queries) + 1, kGuard);
+      keys.format().kernels.score(
+          keys.format(), {keys.tile(), begin, end, q, queries, logits.data() + 1, stride, begin % 2 == 0 ? keys.tile() : nullptr});
+      double largest = 0.0;
+      double worst = 0.0;
+      for (int k = 0; k < queries; ++k) {
+        for (int row = begin; row < end; ++row) {
+          double expected = 0.0;
+          double size = 0.0;
+          for (int c = 0; c < head_dim; ++c) {
+            const double term = static_cast<double>(q[k * head_dim + c]) * static_cast<double>(keys.decoded(row, c));
+            expected += term;
+            size += term * term;
+          }
+          const double got = logits[1 + static_cast<std::size_t>(k) * stride + static_cast<std::size_t>(row - begin)];
+          worst = std::max(worst, std::abs(got - expected));
+          largest = std::max({largest, std::abs(expected), std::sqrt(size)});
+        }
+        for (std::size_t i = 0; i < 3; ++i) {
+          ASSERT_EQ(logits[1 + static_cast<std::size_t>(k) * stride + static_cast<std::size_t>(count) + i], kGuard);
+        }
+      }
+      ASSERT_EQ(logits[0], kGuard);
+      ASSERT_LE(worst, 1e-5 * largest) << queries << " queries, rows " << begin << " to " << end;
+    }
+  }
+}
+
+void check_accumulate(const FormatRequest& request, int head_dim) {
+  const std::size_t dim = static_cast<std::size_t>(head_dim);
+  const FilledTile values(request, Side::kValue, head_dim);
+  for (const int queries : kQueryCounts) {
+    for (const auto& [begin, end] : row_ranges(values.format().tile_rows)) {
+      const std::size_t stride = static_cast<std::size_t>(end - begin) + 1;
+      std::vector<float> weights = normal_numbers(stride * static_cast<std::size_t>(queries) + 1, 13);
+      for (float& w : weights) w = std::exp(w);
+      const std::vector<float> before = normal_numbers(dim * static_cast<std::size_t>(queries), 17);
+      std::vector<float> out(before.size() + 2, kGuard);
+      std::copy(before.begin(), before.end(), out.begin() + 1);
+      // Nothing may be read past the last weight of the last query.
+      std::vector<float> tight(weights.begin(), weights.end() - 2);
+      values.format().kernels.accumulate(values.format(), {values.tile(), begin, end, tight.data(), stride, queries, out.data() + 1,
+                                                           begin % 2 == 0 ? values.tile() : nullptr});
+      double largest = 0.0;
+      double worst = 0.0;
+      for (int k = 0; k < queries; ++k) {
+        for (int c = 0; c < head_dim; ++c) {
+          const std::size_t at = static_cast<std::size_t>(k) * dim + static_cast<std::size_t>(c);
+          double expected = before[at];
+          double size = expected * expected;
+          for (int row = begin; row < end; ++row) {
+            const double w = tight[static_cast<std::size_t>(k) * stride + static_cast<std::size_t>(row - begin)];
+            const double term = w * static_cast<double>(values.decoded(row, c));
+            expected += term;
+            size += term * term;
+          }
+          worst = std::max(worst, std::abs(static_cast<double>(out[1 + at]) - expected));
+          largest = std::max({largest, std::abs(expected), std::sqrt(size)});
+        }
+      }
+      ASSERT_EQ(out.front(), kGuard);
+      ASSERT_EQ(out.back(), kGuard);
+      ASSERT_LE(worst, 1e-5 * largest) << queries << " queries, rows " << begin << " to " << end;
+    }
+  }
+}
+
+void check_logits_per_row(const FormatRequest& request, int head_dim) {
+  const FilledTile keys(request, Side::kKey, head_dim);
+  const int rows = keys.format().tile_rows;
+  const std::vector<float> q = normal_numbers(static_cast<std::size_t>(7 * head_dim), 19);
+  std::vector<float> whole(static_cast<std::size_t>(7 * rows));
+  keys.format().kernels.score(keys.format(), {keys.tile(), 0, rows, q.data(), 7, whole.data(), static_cast<std::size_t>(rows)});
+  for (int k = 0; k < 7; ++k) {
+    float one = 0.0F;
+    for (int row = 0; row < rows; row += 5) {
+      keys.format().kernels.score(keys.format(), {keys.tile(), row, row + 1, q.data() + k * head_dim, 1, &one, 1});
+      ASSERT_EQ(one, whole[static_cast<std::size_t>(k * rows + row)]);
+    }
+  }
+}
+
+void check_encoding(const Case& c, int head_dim) {
+  const std::size_t dim = static_cast<std::size_t>(head_dim);
+  for (const Side side : {Side::kKey, Side::kValue}) {
+    const TileFormat plain = make_tile_format(c.request, side, head_dim).value();
+    const std::size_t rows = static_cast<std::size_t>(plain.tile_rows);
+    std::vector<float> x = normal_numbers(rows * dim, 23);
+    for (std::size_t i = 0; i < x.size(); i += 17) x[i] *= 1e-7F;   // subnormal f16
+    for (std::size_t i = 0; i < x.size(); i += 101) x[i] *= 1e3F;
+    std::fill_n(x.begin(), dim, 0.0F);
+    std::vector<std::byte> expected(plain.tile_bytes);
+    ASSERT_TRUE(plain.kernels.encode(plain, expected.data(), 0, {x.data(), rows, dim}).ok());
+
+    const ScopedSimdTarget scope(c.target);
+    const TileFormat format = make_tile_format(c.request, side, head_dim).value();
+    std::vector<std::byte> tile(format.tile_bytes);
+    const std::size_t step = static_cast<std::size_t>(format.row_step);
+    for (std::size_t row = 0; row < rows;) {
+      const std::size_t count = std::min(rows - row, step * (1 + row % 3));
+      ASSERT_TRUE(format.kernels.encode(format, tile.data(), static_cast<int>(row), {x.data() + row * dim, count, dim}).ok());
+      row += count;
+    }
+    EXPECT_EQ(std::memcmp(tile.data(), expected.data(), tile.size()), 0);
+  }
+}
+
+class TileKernels : public testing::TestWithParam<Case> {};
+
+TEST_P(TileKernels, ScoreMatchesReferenceT4) {
+  const ScopedSimdTarget scope(GetParam().target);
+  for (const int head_dim : legal_head_dims(GetParam().request)) {
+    SCOPED_TRACE(head_dim);
+    check_score(GetParam().request, head_dim);
+  }
+}
+
+TEST_P(TileKernels, AccumulateMatchesReferenceT4) {
+  const ScopedSimdTarget scope(GetParam().target);
+  for (const int head_dim : legal_head_dims(GetParam().request)) {
+    SCOPED_TRACE(head_dim);
+    check_accumulate(GetParam().request, head_dim);
+  }
+}
+
+// A row's logit is the same to the bit whatever range or number of queries it is computed with.
+TEST_P(TileKernels, LogitsDoNotDependOnTheRange) {
+  const ScopedSimdTarget scope(GetParam().target);
+  for (const int head_dim : legal_head_dims(GetParam().request)) {
+    SCOPED_TRACE(head_dim);
+    check_logits_per_row(GetParam().request, head_dim);
+  }
+}
+
+// T8: rows one by one, in pieces or at once give the same tile. And every instruction set gives the same tile.
+TEST_P(TileKernels, EncodingDoesNotDependOnPiecesOrTarget) {
+  for (const int head_dim : legal_head_dims(GetParam().request)) {
+    SCOPED_TRACE(head_dim);
+    check_encoding(GetParam(), head_dim);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, TileKernels, testing::ValuesIn(all_cases()), case_name);
+
+}  // namespace
+}  // namespace kvartet

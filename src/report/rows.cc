@@ -1,0 +1,234 @@
+#include "report/rows.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <tuple>
+
+namespace kvartet {
+namespace {
+
+using Group = std::pair<std::string, int>;  // task, context
+
+double mean(const std::vector<double>& x) {
+  double sum = 0;
+  for (double v : x) sum += v;
+  return x.empty() ? 0 : sum / static_cast<double>(x.size());
+}
+
+double median(std::vector<double> x) {
+  if (x.empty()) return 0;
+  std::sort(x.begin(), x.end());
+  const std::size_t half = x.size() / 2;
+  return x.size() % 2 == 1 ? x[half] : 0.5 * (x[half - 1] + x[half]);
+}
+
+double ratio(std::int64_t f16, std::int64_t bytes) { return bytes > 0 ? static_cast<double>(f16) / static_cast<double>(bytes) : 0; }
+
+// Outcomes of one cache in one group, by sample id.
+using BySample = std::map<std::string, const Outcome*>;
+
+Measured compare(const std::vector<const Outcome*>& done, const BySample* full, ScoreKind kind, double scale, double margin,
+                 std::optional<double> (*value)(const Outcome&)) {
+  Measured out;
+  out.margin = margin * scale;
+  std::vector<double> values;
+  std::vector<double> differences;
+  for (const Outcome* o : done) {
+    const std::optional<double> mine = value(*o);
+    if (!mine) continue;
+    values.push_back(*mine);
+    if (full == nullptr) continue;
+    const auto it = full->find(o->key.sample);
+    if (it == full->end()) continue;
+    const std::optional<double> theirs = value(*it->second);
+    if (theirs) differences.push_back(*mine - *theirs);
+  }
+  if (!values.empty()) out.mean = scale * mean(values);
+  if (full == nullptr || values.empty()) return out;
+  const PairedInterval interval = paired_interval(differences, kind);
+  out.verdict = verdict_of(interval, margin);
+  if (interval.n > 0) out.difference = scale * interval.mean;
+  if (interval.measurable) {
+    out.low = scale * interval.low;
+    out.high = scale * interval.high;
+  }
+  return out;
+}
+
+int count_paired(const std::vector<const Outcome*>& done, const BySample& full) {
+  return static_cast<int>(std::count_if(done.begin(), done.end(), [&](const Outcome* o) { return full.contains(o->key.sample); }));
+}
+
+void fill_system_figures(ReportRow& row, const std::vector<const Outcome*>& done, const std::map<SampleKey, int>& prompt_tokens) {
+  const auto collect = [&](auto value) {
+    std::vector<double> out;
+    for (const Outcome* o : done) out.push_back(static_cast<double>(value(*o)));
+    return out;
+  };
+  row.prompt_tokens = mean(collect([&](const Outcome& o) { return prompt_tokens.at(o.key); }));
+  row.completion_tokens = mean(collect([](const Outcome& o) { return o.completion_tokens; }));
+  row.ttft_s = median(collect([](const Outcome& o) { return o.ttft_s; }));
+  row.prefill_s = median(collect([](const Outcome& o) { return o.prefill_s; }));
+  row.compress_s = median(collect([](const Outcome& o) { return o.compress_s; }));
+  row.compression_ratio = mean(collect([](const Outcome& o) { return ratio(o.f16_bytes, o.allocated_bytes); }));
+  row.fast_ratio = mean(collect([](const Outcome& o) { return ratio(o.f16_bytes, o.fast_bytes); }));
+  row.end_compression_ratio = mean(collect([](const Outcome& o) { return ratio(o.end_f16_bytes, o.end_allocated_bytes); }));
+  row.end_fast_ratio = mean(collect([](const Outcome& o) { return ratio(o.end_f16_bytes, o.end_fast_bytes); }));
+  row.live_bytes = mean(collect([](const Outcome& o) { return o.live_bytes; }));
+  row.allocated_bytes = mean(collect([](const Outcome& o) { return o.allocated_bytes; }));
+  row.rows_kept = mean(collect([](const Outcome& o) { return o.rows_kept; }));
+  row.acted = mean(collect([](const Outcome& o) { return o.acted ? 1 : 0; }));
+  std::vector<double> rates;
+  for (const Outcome* o : done) {
+    row.shared = row.shared || o->shared;
+    if (o->decode_tokens_per_s > 0) rates.push_back(o->decode_tokens_per_s);
+  }
+  if (!rates.empty()) row.decode_tokens_per_s = median(rates);
+}
+
+nlohmann::json optional_json(const std::optional<double>& x) { return x ? nlohmann::json(*x) : nlohmann::json(nullptr); }
+
+nlohmann::json row_json(const ReportRow& r) {
+  return {
+      {"task", r.task},
+      {"metric", r.metric},
+      {"context", r.context},
+      {"spec", r.spec},
+      {"n", r.n},
+      {"failed", r.failed},
+      {"paired", r.paired},
+      {"first_error", r.first_error},
+      {"score", optional_json(r.score.mean)},
+      {"difference", optional_json(r.score.difference)},
+      {"low", optional_json(r.score.low)},
+      {"high", optional_json(r.score.high)},
+      {"verdict", verdict_name(r.score.verdict)},
+      {"likelihood", optional_json(r.likelihood.mean)},
+      {"likelihood_difference", optional_json(r.likelihood.difference)},
+      {"likelihood_low", optional_json(r.likelihood.low)},
+      {"likelihood_high", optional_json(r.likelihood.high)},
+      {"likelihood_verdict", verdict_name(r.likelihood.verdict)},
+      {"prompt_tokens", r.prompt_tokens},
+      {"completion_tokens", r.completion_tokens},
+      {"ttft_s", r.ttft_s},
+      {"prefill_s", r.prefill_s},
+      {"compress_s", r.compress_s},
+      {"decode_tokens_per_s", optional_json(r.decode_tokens_per_s)},
+      {"shared", r.shared},
+      {"compression_ratio", r.compression_ratio},
+      {"fast_ratio", r.fast_ratio},
+      {"end_compression_ratio", r.end_compression_ratio},
+      {"end_fast_ratio", r.end_fast_ratio},
+      {"live_bytes", r.live_bytes},
+      {"allocated_bytes", r.allocated_bytes},
+      {"rows_kept", r.rows_kept},
+      {"acted", r.acted},
+  };
+}
+
+}  // namespace
+
+std::vector<ReportRow> report_rows(const StoredResults& results, const std::string& full_spec) {
+  std::map<std::string, std::string> metric_of;
+  for (const StoredTask& t : results.tasks) metric_of[t.task] = t.metric;
+  std::map<SampleKey, int> prompt_tokens;
+  for (const SampleRecord& s : results.samples) prompt_tokens[s.key] = s.prompt_tokens;
+
+  std::map<Group, BySample> full;
+  std::vector<std::tuple<Group, std::string>> order;  // as first met
+  std::map<std::tuple<Group, std::string>, std::vector<const Outcome*>> outcomes;
+  for (const Outcome& o : results.outcomes) {
+    const Group group = {o.key.task, o.key.context};
+    auto& list = outcomes[{group, o.spec}];
+    if (list.empty()) order.emplace_back(group, o.spec);
+    list.push_back(&o);
+    if (o.spec == full_spec && !o.failed()) full[group][o.key.sample] = &o;
+  }
+
+  std::vector<ReportRow> rows;
+  for (const auto& [group, spec] : order) {
+    ReportRow row;
+    row.task = group.first;
+    row.context = group.second;
+    row.spec = spec;
+    row.metric = metric_of[row.task];
+    std::vector<const Outcome*> done;
+    for (const Outcome* o : outcomes[{group, spec}]) {
+      if (!o->failed()) {
+        done.push_back(o);
+        continue;
+      }
+      if (row.failed++ == 0) row.first_error = o->error;
+    }
+    row.n = static_cast<int>(done.size());
+    const auto reference = full.find(group);
+    const BySample* pairs = spec == full_spec || reference == full.end() ? nullptr : &reference->second;
+    if (pairs != nullptr) row.paired = count_paired(done, *pairs);
+    row.score = compare(done, pairs, score_kind(row.metric), 100, kScoreMargin, [](const Outcome& o) { return o.score; });
+    row.likelihood = compare(done, pairs, ScoreKind::kMeasurement, 1, kLikelihoodMargin, [](const Outcome& o) { return o.gold_log_likelihood; });
+    fill_system_figures(row, done, prompt_tokens);
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+std::vector<std::string> report_caveats(const StoredResults& results, std::span<const ReportRow> rows) {
+  std::vector<std::string> out;
+  const bool shared = std::any_of(rows.begin(), rows.end(), [](const ReportRow& r) { return r.shared; });
+  if (shared) {
+    out.emplace_back("Times and rates marked * come from one prefill and one decode batch shared by all caches; use 'kvartet speed' to compare speed.");
+  }
+  std::set<std::string> machines;
+  std::set<int> threads;
+  for (const RunRecord& r : results.runs) {
+    machines.insert(r.machine.cpu);
+    threads.insert(r.threads);
+  }
+  if (machines.size() > 1 || threads.size() > 1) {
+    out.push_back(fmt::format("The runs differ in machine or threads ({} processors, {} thread counts): times and rates do not compare.",
+                              machines.size(), threads.size()));
+  }
+  for (const ReportRow& r : rows) {
+    if (r.failed == 0) continue;
+    out.push_back(fmt::format("{} at {} tokens through {}: {} of {} samples failed; the first: {}", r.task, r.context, r.spec, r.failed,
+                              r.failed + r.n, r.first_error));
+  }
+  std::map<Group, std::pair<int, int>> cut;  // samples, of which truncated
+  for (const SampleRecord& s : results.samples) {
+    auto& [all, truncated] = cut[{s.key.task, s.key.context}];
+    ++all;
+    if (s.dropped_tokens > 0) ++truncated;
+  }
+  for (const auto& [group, counts] : cut) {
+    if (counts.second == 0) continue;
+    out.push_back(fmt::format("{} at {} tokens: {} of {} prompts were longer and lost their middle.", group.first, group.second,
+                              counts.second, counts.first));
+  }
+  return out;
+}
+
+nlohmann::json report_json(const StoredResults& results, std::span<const ReportRow> rows) {
+  nlohmann::json out = {{"rows", nlohmann::json::array()}, {"runs", nlohmann::json::array()}, {"caveats", report_caveats(results, rows)}};
+  for (const ReportRow& r : rows) out["rows"].push_back(row_json(r));
+  for (const RunRecord& r : results.runs) {
+    out["runs"].push_back({{"model", r.identity.model_name},
+                           {"model_hash", r.identity.model_hash},
+                           {"model_shape", r.identity.model_shape},
+                           {"seed", r.identity.seed},
+                           {"parameters", r.identity.parameters},
+                           {"version", r.identity.version},
+                           {"cpu", r.machine.cpu},
+                           {"cores", r.machine.cores},
+                           {"memory_bytes", r.machine.memory_bytes},
+                           {"compiler", r.machine.compiler},
+                           {"threads", r.threads},
+                           {"started", r.started}});
+  }
+  return out;
+}
+
+}  // namespace kvartet

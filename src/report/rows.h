@@ -1,0 +1,66 @@
+// The flat rows of a benchmark: one per (task, context, cache), computed from the stored outcomes.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "results/paired.h"
+#include "results/records.h"
+
+namespace kvartet {
+
+// A measure of one cache with its paired difference to `full`. Scores are in points (0..100), likelihoods in nats per
+// gold token. `difference`, `low`, `high` are absent for `full` itself and where `full` has not run.
+struct Measured {
+  std::optional<double> mean;
+  std::optional<double> difference;
+  std::optional<double> low;
+  std::optional<double> high;
+  double margin = 0;  // differences within +-margin count as the same
+  Verdict verdict = Verdict::kNone;
+};
+
+struct ReportRow {
+  std::string task;
+  std::string metric;
+  int context = 0;
+  std::string spec;
+  int n = 0;       // samples completed
+  int failed = 0;  // samples that ended in an error: counted, never left out silently
+  int paired = 0;  // samples that both this cache and `full` completed
+  std::string first_error;
+
+  Measured score;
+  Measured likelihood;
+
+  // Means over completed samples; rates and times are medians.
+  double prompt_tokens = 0;
+  double completion_tokens = 0;
+  double ttft_s = 0;
+  double prefill_s = 0;
+  double compress_s = 0;
+  std::optional<double> decode_tokens_per_s;  // absent: no sample had two tokens
+  bool shared = false;                        // timed together with other caches, not alone
+  double compression_ratio = 0;               // f16 / allocated, end of prefill
+  double fast_ratio = 0;                      // f16 / allocated in the fast tier
+  double end_compression_ratio = 0;           // the same after the last token
+  double end_fast_ratio = 0;
+  double live_bytes = 0;
+  double allocated_bytes = 0;
+  double rows_kept = 0;
+  double acted = 0;  // share of samples in which the cache dropped or shortened anything
+};
+
+// In the order of the outcomes (task, context, cache). `full_spec` names the reference.
+std::vector<ReportRow> report_rows(const StoredResults& results, const std::string& full_spec = "full");
+
+// {"rows": [...], "runs": [...], "caveats": [...]}: DESIGN 6, docs/formats/results.md.
+nlohmann::json report_json(const StoredResults& results, std::span<const ReportRow> rows);
+
+// What a reader must know before comparing rows: failures, several machines, shared timing. One sentence each.
+std::vector<std::string> report_caveats(const StoredResults& results, std::span<const ReportRow> rows);
+
+}  // namespace kvartet

@@ -1,0 +1,51 @@
+// Paired comparison of one cache with `full` on the same samples: interval and verdict.
+//
+// Method (docs/formats/results.md states it for readers). Differences d_i = cache_i - full_i of samples both completed.
+// - Measurements (log-likelihood, graded similarity such as ROUGE): Student's t interval of the mean difference.
+// - Counts of right answers (a score of few values, most differences exactly 0): a t or bootstrap interval would collapse
+//   to a point when no sample differs, however few there are. So one pseudo-sample each side: half a pair at +1, half at
+//   -1 and one at 0, then the normal interval (Agresti and Min 2005, "Simple improved confidence intervals for comparing
+//   matched proportions"; for scores of 0 and 1 it is exactly theirs).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace kvartet {
+
+enum class ScoreKind : std::uint8_t {
+  kCount,        // share of right answers, words or classes
+  kMeasurement,  // graded, practically continuous
+};
+
+// By the metric's name; unknown names count as kCount, the careful choice.
+ScoreKind score_kind(std::string_view metric);
+
+struct PairedInterval {
+  int n = 0;
+  double mean = 0;  // of the differences
+  double low = 0;   // 95 %
+  double high = 0;
+  bool measurable = false;  // false: too few pairs for any interval (kMeasurement: 2, kCount: 1)
+};
+
+PairedInterval paired_interval(std::span<const double> differences, ScoreKind kind);
+
+// The 0.975 quantile of Student's t with `degrees` >= 1 degrees of freedom.
+double student_t_975(int degrees);
+
+enum class Verdict : std::uint8_t { kSame, kBetter, kWorse, kNotMeasurable, kNone };
+
+// kSame: the whole interval lies within +-margin (equivalence, not absence of proof). Otherwise kBetter or kWorse when
+// it excludes 0. Otherwise, or with fewer than kMinimumPairs pairs, n does not suffice: a handful of equal outputs has no
+// spread, and its interval would be a point.
+inline constexpr int kMinimumPairs = 5;
+Verdict verdict_of(const PairedInterval& interval, double margin);
+
+const char* verdict_name(Verdict verdict);  // "same", "better", "worse", "not measurable", ""
+
+inline constexpr double kScoreMargin = 0.05;       // 5 of 100 points
+inline constexpr double kLikelihoodMargin = 0.05;  // nats per token
+
+}  // namespace kvartet

@@ -1,0 +1,98 @@
+// What the results store holds: plain data, no database in sight.
+//
+// A run is one invocation of the benchmark; runs that agree in their identity share a store. A sample is one prompt of
+// one task at one context length. An outcome is one sample seen through one cache.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "results/machine.h"
+
+namespace kvartet {
+
+// What must agree before outcomes may stand side by side, however many runs and machines they come from.
+struct RunIdentity {
+  std::string model_hash;   // model_fingerprint()
+  std::string model_name;   // for people; not compared
+  std::string model_shape;  // "llama, 30 layers, ..."; not compared, it follows from the hash
+  std::uint64_t seed = 1;
+  std::string parameters;   // whatever else shapes every sample: "question=seen"
+  std::string version;      // of Kvartet
+};
+
+struct RunRecord {
+  RunIdentity identity;
+  Machine machine;
+  int threads = 0;
+  std::string started;       // UTC, ISO 8601
+  std::int64_t process = 0;  // process id: tells two runs of one second apart
+  std::int64_t id = 0;       // number within the store, given by it
+};
+
+struct SampleKey {
+  std::string task;   // canonical task spec
+  int context = 0;    // tokens asked for: prompt and answer together
+  std::string sample; // the task's own id
+  auto operator<=>(const SampleKey&) const = default;
+};
+
+struct SampleRecord {
+  SampleKey key;
+  int ordinal = 0;             // place within the task, for a stable order
+  std::string prompt_hash;     // hash_tokens() of the rendered prompt: every cache saw these ids
+  int prompt_tokens = 0;
+  int dropped_tokens = 0;      // by middle truncation
+  int gold_tokens = 0;
+  int length = 0;              // LongBench's `length`
+  std::string answers_json;    // JSON array of strings
+  std::string classes_json;    // JSON array of strings, or "null"
+};
+
+struct Outcome {
+  SampleKey key;
+  std::string spec;   // canonical cache spec
+  std::string error;  // not empty: the sample failed, and this sentence says why; the figures below mean nothing
+
+  std::string prediction;
+  std::optional<double> score;                // [0, 1]; none for tasks without free-running score
+  std::optional<double> gold_log_likelihood;  // natural log, mean per gold token
+  double ttft_s = 0;        // prefill + own compression + first token
+  bool shared = false;      // prefill and decode steps were shared with other caches
+  double prefill_s = 0;
+  double compress_s = 0;
+  double decode_tokens_per_s = 0;  // (n - 1) / (last - first); 0: fewer than two tokens
+  std::int64_t live_bytes = 0;     // after prefill
+  std::int64_t allocated_bytes = 0;
+  std::int64_t fast_bytes = 0;     // allocated in the fast tier (RAM)
+  std::int64_t f16_bytes = 0;      // what the same live tokens take in f16
+  std::int64_t end_live_bytes = 0; // after the last generated token
+  std::int64_t end_allocated_bytes = 0;
+  std::int64_t end_fast_bytes = 0;
+  std::int64_t end_f16_bytes = 0;
+  double rows_kept = 0;            // mean over layers and heads, after prefill
+  bool acted = false;              // has the cache dropped or shortened anything?
+  int completion_tokens = 0;
+  std::string finish_reason;
+  std::int64_t run = 0;            // RunRecord::id, given by the store
+
+  bool failed() const { return !error.empty(); }
+};
+
+struct StoredTask {
+  std::string task;
+  std::string metric;
+};
+
+// Everything in a store. Samples by (task, context, ordinal), outcomes by (task, context, ordinal, first seen spec).
+struct StoredResults {
+  std::vector<RunRecord> runs;
+  std::vector<StoredTask> tasks;
+  std::vector<SampleRecord> samples;
+  std::vector<Outcome> outcomes;
+};
+
+}  // namespace kvartet

@@ -1,0 +1,344 @@
+#include "results/store.h"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <map>
+#include <utility>
+
+namespace kvartet {
+namespace {
+
+constexpr std::int64_t kApplicationId = 0x4b564152;  // "KVAR": tells our file from any other SQLite file
+constexpr std::int64_t kFormatVersion = 1;
+
+// No write-ahead log: it needs shared memory, which network folders of a cluster do not offer.
+constexpr const char* kSchema = R"sql(
+CREATE TABLE runs(
+  run INTEGER PRIMARY KEY,
+  model_hash TEXT NOT NULL, model_name TEXT NOT NULL, model_shape TEXT NOT NULL,
+  seed TEXT NOT NULL, parameters TEXT NOT NULL, version TEXT NOT NULL,
+  cpu TEXT NOT NULL, cores INTEGER NOT NULL, memory_bytes INTEGER NOT NULL, compiler TEXT NOT NULL,
+  threads INTEGER NOT NULL, started TEXT NOT NULL, process INTEGER NOT NULL,
+  UNIQUE(cpu, started, process)
+) STRICT;
+CREATE TABLE tasks(ordinal INTEGER PRIMARY KEY, task TEXT NOT NULL UNIQUE, metric TEXT NOT NULL) STRICT;
+CREATE TABLE caches(ordinal INTEGER PRIMARY KEY, spec TEXT NOT NULL UNIQUE) STRICT;
+CREATE TABLE samples(
+  task TEXT NOT NULL, context INTEGER NOT NULL, sample TEXT NOT NULL, ordinal INTEGER NOT NULL,
+  prompt_hash TEXT NOT NULL, prompt_tokens INTEGER NOT NULL, dropped_tokens INTEGER NOT NULL, gold_tokens INTEGER NOT NULL,
+  length INTEGER NOT NULL, answers TEXT NOT NULL, classes TEXT NOT NULL,
+  PRIMARY KEY(task, context, sample)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE outcomes(
+  task TEXT NOT NULL, context INTEGER NOT NULL, sample TEXT NOT NULL, spec TEXT NOT NULL, run INTEGER NOT NULL,
+  error TEXT NOT NULL, prediction TEXT NOT NULL, score REAL, gold_log_likelihood REAL,
+  ttft_s REAL NOT NULL, shared INTEGER NOT NULL, prefill_s REAL NOT NULL, compress_s REAL NOT NULL, decode_tokens_per_s REAL NOT NULL,
+  live_bytes INTEGER NOT NULL, allocated_bytes INTEGER NOT NULL, fast_bytes INTEGER NOT NULL, f16_bytes INTEGER NOT NULL,
+  end_live_bytes INTEGER NOT NULL, end_allocated_bytes INTEGER NOT NULL, end_fast_bytes INTEGER NOT NULL, end_f16_bytes INTEGER NOT NULL,
+  rows_kept REAL NOT NULL, acted INTEGER NOT NULL, completion_tokens INTEGER NOT NULL, finish_reason TEXT NOT NULL,
+  PRIMARY KEY(task, context, sample, spec)
+) STRICT, WITHOUT ROWID;
+)sql";
+
+constexpr const char* kOutcomeColumns =
+    "task, context, sample, spec, error, prediction, score, gold_log_likelihood, ttft_s, shared, prefill_s, compress_s, "
+    "decode_tokens_per_s, live_bytes, allocated_bytes, fast_bytes, f16_bytes, end_live_bytes, end_allocated_bytes, end_fast_bytes, "
+    "end_f16_bytes, rows_kept, acted, completion_tokens, finish_reason, run";
+
+Result<std::int64_t> single_integer(Database& database, std::string_view sql) {
+  KV_ASSIGN(Statement statement, database.prepare(sql));
+  KV_ASSIGN(const bool row, statement.step());
+  return row ? statement.integer() : 0;
+}
+
+std::string store_path(const std::string& directory) { return directory + "/" + kStoreFile; }
+
+Status check_format(Database& database, const std::string& path) {
+  KV_ASSIGN(const std::int64_t application, single_integer(database, "PRAGMA application_id"));
+  KV_ASSIGN(const std::int64_t version, single_integer(database, "PRAGMA user_version"));
+  if (application != kApplicationId) {
+    return bad_input(fmt::format("{} is a database of another program, not Kvartet results; choose another folder with -o.", path));
+  }
+  if (version != kFormatVersion) {
+    return bad_input(fmt::format("{} has format {}, this Kvartet reads format {}; use the version that wrote it or another folder.", path,
+                                 version, kFormatVersion));
+  }
+  return {};
+}
+
+Status make_schema(Database& database, const std::string& path) {
+  KV_ASSIGN(Transaction transaction, Transaction::begin(database));
+  KV_ASSIGN(const std::int64_t tables, single_integer(database, "SELECT count(*) FROM sqlite_schema"));
+  if (tables == 0) {
+    KV_TRY(database.execute(kSchema));
+    KV_TRY(database.execute(fmt::format("PRAGMA application_id = {}; PRAGMA user_version = {};", kApplicationId, kFormatVersion)));
+    return transaction.commit();
+  }
+  return check_format(database, path);
+}
+
+Outcome read_outcome(Statement& row) {
+  Outcome o;
+  o.key.task = row.text();
+  o.key.context = static_cast<int>(row.integer());
+  o.key.sample = row.text();
+  o.spec = row.text();
+  o.error = row.text();
+  o.prediction = row.text();
+  o.score = row.optional_real();
+  o.gold_log_likelihood = row.optional_real();
+  o.ttft_s = row.real();
+  o.shared = row.integer() != 0;
+  o.prefill_s = row.real();
+  o.compress_s = row.real();
+  o.decode_tokens_per_s = row.real();
+  o.live_bytes = row.integer();
+  o.allocated_bytes = row.integer();
+  o.fast_bytes = row.integer();
+  o.f16_bytes = row.integer();
+  o.end_live_bytes = row.integer();
+  o.end_allocated_bytes = row.integer();
+  o.end_fast_bytes = row.integer();
+  o.end_f16_bytes = row.integer();
+  o.rows_kept = row.real();
+  o.acted = row.integer() != 0;
+  o.completion_tokens = static_cast<int>(row.integer());
+  o.finish_reason = row.text();
+  o.run = row.integer();
+  return o;
+}
+
+std::string prefixed_columns(std::string_view prefix) {
+  std::string out(prefix);
+  for (const char* c = kOutcomeColumns; *c != 0; ++c) {
+    out += *c;
+    if (*c == ' ') out += prefix;
+  }
+  return out;
+}
+
+}  // namespace
+
+Result<Store> Store::open(FileSystem& files, const std::string& directory, const RunRecord& run) {
+  KV_TRY(files.make_directories(directory));
+  const std::string path = store_path(directory);
+  KV_ASSIGN(Database database, Database::open(path, Access::kReadWrite));
+  KV_TRY(make_schema(database, path));
+  Store store(std::move(database), directory);
+  KV_TRY(store.check_identity(run.identity));
+  KV_ASSIGN(store.run_id_, store.add_run(run));
+  return store;
+}
+
+Result<Store> Store::open_for_reading(FileSystem& files, const std::string& directory) {
+  const std::string path = store_path(directory);
+  if (!files.exists(path)) {
+    return bad_input(fmt::format("There are no results in {} ({} is missing); make some with 'kvartet bench ... -o {}'.", directory,
+                                 kStoreFile, directory));
+  }
+  KV_ASSIGN(Database database, Database::open(path, Access::kReadOnly));
+  KV_TRY(check_format(database, path));
+  return Store(std::move(database), directory);
+}
+
+Status Store::check_identity(const RunIdentity& identity) {
+  KV_ASSIGN(const std::vector<RunRecord> runs, load_runs());
+  if (runs.empty()) return {};
+  const RunIdentity& stored = runs.front().identity;
+  const auto differs = [&](const char* what, const std::string& theirs, const std::string& ours) {
+    return usage_error(fmt::format("The folder {} holds results of another run: its {} is {}, this run's is {}; choose another folder "
+                                   "with -o or repeat that run's settings.",
+                                   directory_, what, theirs, ours));
+  };
+  if (stored.model_hash != identity.model_hash) {
+    return differs("model", fmt::format("{} (hash {})", stored.model_name, stored.model_hash),
+                   fmt::format("{} (hash {})", identity.model_name, identity.model_hash));
+  }
+  if (stored.seed != identity.seed) return differs("seed", std::to_string(stored.seed), std::to_string(identity.seed));
+  if (stored.parameters != identity.parameters) return differs("set of sample parameters", stored.parameters, identity.parameters);
+  if (stored.version != identity.version) return differs("Kvartet version", stored.version, identity.version);
+  return {};
+}
+
+Result<std::int64_t> Store::add_run(const RunRecord& run) {
+  // The update that changes nothing makes a run that is already there (a second merge) give its number back.
+  KV_ASSIGN(Statement insert,
+            database_.prepare("INSERT INTO runs(model_hash, model_name, model_shape, seed, parameters, version, cpu, cores, memory_bytes, "
+                              "compiler, threads, started, process) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
+                              "ON CONFLICT(cpu, started, process) DO UPDATE SET cores = cores RETURNING run"));
+  const RunIdentity& id = run.identity;
+  insert.bind(id.model_hash).bind(id.model_name).bind(id.model_shape).bind(std::to_string(id.seed)).bind(id.parameters).bind(id.version);
+  insert.bind(run.machine.cpu).bind(run.machine.cores).bind(run.machine.memory_bytes).bind(run.machine.compiler);
+  insert.bind(run.threads).bind(run.started).bind(run.process);
+  KV_ASSIGN(const bool row, insert.step());
+  KV_CHECK(row);
+  const std::int64_t id_of_run = insert.integer();
+  // To the end: the row is only written once the statement has finished.
+  KV_ASSIGN(const bool more, insert.step());
+  KV_CHECK(!more);
+  return id_of_run;
+}
+
+Status Store::add_task(const std::string& task, const std::string& metric) {
+  KV_ASSIGN(Statement insert, database_.prepare("INSERT OR IGNORE INTO tasks(task, metric) VALUES(?, ?)"));
+  return insert.bind(task).bind(metric).run();
+}
+
+Result<std::vector<std::string>> Store::missing(const SampleKey& key, const std::string& prompt_hash, std::span<const std::string> specs) {
+  KV_ASSIGN(Statement sample, database_.prepare("SELECT prompt_hash FROM samples WHERE task = ? AND context = ? AND sample = ?"));
+  KV_ASSIGN(const bool known, sample.bind(key.task).bind(key.context).bind(key.sample).step());
+  if (!known) return std::vector<std::string>(specs.begin(), specs.end());
+  const std::string stored = sample.text();
+  if (stored != prompt_hash) {
+    return usage_error(fmt::format("The folder {} holds sample {} of {} at {} tokens with another prompt (hash {}, now {}): the task's "
+                                   "input has changed since; choose another folder with -o.",
+                                   directory_, key.sample, key.task, key.context, stored, prompt_hash));
+  }
+  KV_ASSIGN(Statement done, database_.prepare("SELECT 1 FROM outcomes WHERE task = ? AND context = ? AND sample = ? AND spec = ? AND "
+                                              "error = ''"));
+  std::vector<std::string> out;
+  for (const std::string& spec : specs) {
+    done.reset();
+    KV_ASSIGN(const bool there, done.bind(key.task).bind(key.context).bind(key.sample).bind(spec).step());
+    if (!there) out.push_back(spec);
+  }
+  return out;
+}
+
+Status Store::put_sample(const SampleRecord& s) {
+  KV_ASSIGN(Statement insert, database_.prepare("INSERT OR IGNORE INTO samples VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"));
+  insert.bind(s.key.task).bind(s.key.context).bind(s.key.sample).bind(s.ordinal).bind(s.prompt_hash).bind(s.prompt_tokens);
+  insert.bind(s.dropped_tokens).bind(s.gold_tokens).bind(s.length).bind(s.answers_json).bind(s.classes_json);
+  return insert.run();
+}
+
+Status Store::put_outcome(const Outcome& o, std::int64_t run) {
+  KV_ASSIGN(Statement cache, database_.prepare("INSERT OR IGNORE INTO caches(spec) VALUES(?)"));
+  KV_TRY(cache.bind(o.spec).run());
+  KV_ASSIGN(Statement insert,
+            database_.prepare(fmt::format("INSERT OR REPLACE INTO outcomes({}) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, "
+                                          "?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                                          kOutcomeColumns)));
+  insert.bind(o.key.task).bind(o.key.context).bind(o.key.sample).bind(o.spec).bind(o.error).bind(o.prediction);
+  insert.bind(o.score).bind(o.gold_log_likelihood).bind(o.ttft_s).flag(o.shared).bind(o.prefill_s).bind(o.compress_s);
+  insert.bind(o.decode_tokens_per_s).bind(o.live_bytes).bind(o.allocated_bytes).bind(o.fast_bytes).bind(o.f16_bytes);
+  insert.bind(o.end_live_bytes).bind(o.end_allocated_bytes).bind(o.end_fast_bytes).bind(o.end_f16_bytes).bind(o.rows_kept);
+  insert.flag(o.acted).bind(o.completion_tokens).bind(o.finish_reason).bind(run);
+  return insert.run();
+}
+
+Status Store::finish_sample(const SampleRecord& sample, std::span<const Outcome> outcomes) {
+  KV_ASSIGN(Transaction transaction, Transaction::begin(database_));
+  KV_TRY(put_sample(sample));
+  for (const Outcome& outcome : outcomes) KV_TRY(put_outcome(outcome, run_id_));
+  return transaction.commit();
+}
+
+Status Store::merge(FileSystem& files, const std::string& directory) {
+  KV_ASSIGN(Store other, open_for_reading(files, directory));
+  KV_ASSIGN(const StoredResults theirs, other.load());
+  KV_ASSIGN(Transaction transaction, Transaction::begin(database_));
+  std::map<std::int64_t, std::int64_t> own_number;  // their run -> ours
+  for (const RunRecord& run : theirs.runs) {
+    KV_TRY(check_identity(run.identity));
+    KV_ASSIGN(own_number[run.id], add_run(run));
+  }
+  for (const StoredTask& task : theirs.tasks) KV_TRY(add_task(task.task, task.metric));
+  for (const SampleRecord& sample : theirs.samples) {
+    KV_ASSIGN(const auto ignored, missing(sample.key, sample.prompt_hash, {}));
+    KV_CHECK(ignored.empty());
+    KV_TRY(put_sample(sample));
+  }
+  for (const Outcome& outcome : theirs.outcomes) {
+    KV_ASSIGN(Statement there, database_.prepare("SELECT error FROM outcomes WHERE task = ? AND context = ? AND sample = ? AND spec = ?"));
+    const SampleKey& key = outcome.key;
+    KV_ASSIGN(const bool known, there.bind(key.task).bind(key.context).bind(key.sample).bind(outcome.spec).step());
+    const bool better = !known || (!there.text().empty() && !outcome.failed());
+    if (better) KV_TRY(put_outcome(outcome, own_number[outcome.run]));
+  }
+  return transaction.commit();
+}
+
+Result<std::vector<RunRecord>> Store::load_runs() {
+  KV_ASSIGN(Statement row, database_.prepare("SELECT model_hash, model_name, model_shape, seed, parameters, version, cpu, cores, "
+                                             "memory_bytes, compiler, threads, started, process, run FROM runs ORDER BY run"));
+  std::vector<RunRecord> out;
+  for (;;) {
+    KV_ASSIGN(const bool more, row.step());
+    if (!more) return out;
+    RunRecord run;
+    run.identity.model_hash = row.text();
+    run.identity.model_name = row.text();
+    run.identity.model_shape = row.text();
+    run.identity.seed = std::strtoull(row.text().c_str(), nullptr, 10);
+    run.identity.parameters = row.text();
+    run.identity.version = row.text();
+    run.machine.cpu = row.text();
+    run.machine.cores = static_cast<int>(row.integer());
+    run.machine.memory_bytes = row.integer();
+    run.machine.compiler = row.text();
+    run.threads = static_cast<int>(row.integer());
+    run.started = row.text();
+    run.process = row.integer();
+    run.id = row.integer();
+    out.push_back(std::move(run));
+  }
+}
+
+Result<std::vector<SampleRecord>> Store::load_samples() {
+  KV_ASSIGN(Statement row, database_.prepare("SELECT s.task, context, sample, s.ordinal, prompt_hash, prompt_tokens, dropped_tokens, "
+                                             "gold_tokens, length, answers, classes FROM samples s LEFT JOIN tasks t USING(task) "
+                                             "ORDER BY t.ordinal, context, s.ordinal"));
+  std::vector<SampleRecord> out;
+  for (;;) {
+    KV_ASSIGN(const bool more, row.step());
+    if (!more) return out;
+    SampleRecord s;
+    s.key.task = row.text();
+    s.key.context = static_cast<int>(row.integer());
+    s.key.sample = row.text();
+    s.ordinal = static_cast<int>(row.integer());
+    s.prompt_hash = row.text();
+    s.prompt_tokens = static_cast<int>(row.integer());
+    s.dropped_tokens = static_cast<int>(row.integer());
+    s.gold_tokens = static_cast<int>(row.integer());
+    s.length = static_cast<int>(row.integer());
+    s.answers_json = row.text();
+    s.classes_json = row.text();
+    out.push_back(std::move(s));
+  }
+}
+
+Result<std::vector<Outcome>> Store::load_outcomes() {
+  KV_ASSIGN(Statement row,
+            database_.prepare(fmt::format("SELECT {} FROM outcomes o JOIN samples s ON s.task = o.task AND s.context = o.context AND "
+                                          "s.sample = o.sample LEFT JOIN tasks t ON t.task = o.task JOIN caches c ON c.spec = o.spec "
+                                          "ORDER BY t.ordinal, o.context, s.ordinal, c.ordinal",
+                                          prefixed_columns("o."))));
+  std::vector<Outcome> out;
+  for (;;) {
+    KV_ASSIGN(const bool more, row.step());
+    if (!more) return out;
+    out.push_back(read_outcome(row));
+  }
+}
+
+Result<StoredResults> Store::load() {
+  StoredResults out;
+  KV_ASSIGN(out.runs, load_runs());
+  KV_ASSIGN(Statement row, database_.prepare("SELECT task, metric FROM tasks ORDER BY ordinal"));
+  for (;;) {
+    KV_ASSIGN(const bool more, row.step());
+    if (!more) break;
+    StoredTask task;
+    task.task = row.text();
+    task.metric = row.text();
+    out.tasks.push_back(std::move(task));
+  }
+  KV_ASSIGN(out.samples, load_samples());
+  KV_ASSIGN(out.outcomes, load_outcomes());
+  return out;
+}
+
+}  // namespace kvartet

@@ -1,0 +1,58 @@
+// The results store: one SQLite file per output folder (docs/formats/results.md).
+//
+// A sample's outcomes are written in one transaction, so a killed process keeps every finished sample and nothing of an
+// unfinished one. A store holds runs of one identity only; stores of equal identity merge by key.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/file_system.h"
+#include "core/status.h"
+#include "results/records.h"
+#include "results/sqlite.h"
+
+namespace kvartet {
+
+inline constexpr const char* kStoreFile = "results.sqlite";
+
+class Store {
+ public:
+  // Opens or makes `directory` for this run. kUsage: it holds results of another run, and the sentence names what
+  // differs; kIo: it cannot be written; kBadInput: its results file is something else or damaged.
+  static Result<Store> open(FileSystem& files, const std::string& directory, const RunRecord& run);
+  // For reports: read-only. kBadInput: no results there.
+  static Result<Store> open_for_reading(FileSystem& files, const std::string& directory);
+
+  Status add_task(const std::string& task, const std::string& metric);
+
+  // Which of `specs` have no outcome for this sample yet, in the given order; failed ones count as missing, so that
+  // repeating the command tries them again. kUsage: the sample is stored with another prompt, so the input has changed.
+  Result<std::vector<std::string>> missing(const SampleKey& key, const std::string& prompt_hash, std::span<const std::string> specs);
+
+  // All or nothing. An outcome replaces an earlier one of the same sample and spec.
+  Status finish_sample(const SampleRecord& sample, std::span<const Outcome> outcomes);
+
+  // Takes over what `directory`'s store has and this one has not (and successes in place of failures).
+  // kUsage: another run's, or another prompt under the same sample.
+  Status merge(FileSystem& files, const std::string& directory);
+
+  Result<StoredResults> load();
+
+ private:
+  Store(Database database, std::string directory) : database_(std::move(database)), directory_(std::move(directory)) {}
+  Status check_identity(const RunIdentity& identity);
+  Result<std::int64_t> add_run(const RunRecord& run);
+  Status put_sample(const SampleRecord& sample);
+  Status put_outcome(const Outcome& outcome, std::int64_t run);
+  Result<std::vector<RunRecord>> load_runs();
+  Result<std::vector<SampleRecord>> load_samples();
+  Result<std::vector<Outcome>> load_outcomes();
+
+  Database database_;
+  std::string directory_;
+  std::int64_t run_id_ = 0;
+};
+
+}  // namespace kvartet

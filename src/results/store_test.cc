@@ -1,0 +1,271 @@
+#include "results/store.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <functional>
+
+namespace kvartet {
+namespace {
+
+class StoreTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (std::filesystem::temp_directory_path() / "kvartet_store_XXXXXX").string();
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    root_ = pattern;
+  }
+  void TearDown() override { std::filesystem::remove_all(root_); }
+
+  static RunRecord run(std::uint64_t seed = 1) {
+    RunRecord r;
+    r.identity = {.model_hash = "00ff", .model_name = "tiny", .model_shape = "2 layers", .seed = seed, .parameters = "question=seen",
+                  .version = "0.1.0"};
+    r.machine = {.cpu = "cpu", .cores = 2, .memory_bytes = 1, .compiler = "g++"};
+    r.threads = 2;
+    r.started = "2025-01-01T00:00:00Z";
+    r.process = getpid();
+    return r;
+  }
+  static SampleRecord sample(int i, const std::string& hash = "aa") {
+    SampleRecord s;
+    s.key = {"needle", 2048, "n" + std::to_string(i)};
+    s.ordinal = i;
+    s.prompt_hash = hash;
+    s.prompt_tokens = 2000;
+    s.gold_tokens = 20;
+    s.answers_json = "[\"42\"]";
+    s.classes_json = "null";
+    return s;
+  }
+  static Outcome outcome(int i, const std::string& spec, double score = 1) {
+    Outcome o;
+    o.key = sample(i).key;
+    o.spec = spec;
+    o.prediction = "forty \"two\"\n\xc3\xa9";
+    o.score = score;
+    o.gold_log_likelihood = -0.25;
+    o.ttft_s = 1.5;
+    o.shared = true;
+    o.live_bytes = 123456789012;
+    o.rows_kept = 10.5;
+    o.acted = true;
+    o.completion_tokens = 7;
+    o.finish_reason = "stop";
+    return o;
+  }
+  Result<Store> open(const RunRecord& r) { return Store::open(FileSystem::real(), folder(), r); }
+  std::string folder(const std::string& name = "out") const { return root_ + "/" + name; }
+
+  // What `body` returns in a child process, so that limits and user ids stay there.
+  static int in_child(const std::function<int()>& body) {
+    const pid_t child = fork();
+    if (child == 0) _exit(body());
+    int status = 0;
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 100 + WTERMSIG(status);
+  }
+
+  std::string root_;
+};
+
+TEST_F(StoreTest, KeepsEveryField) {
+  Store store = open(run()).value();
+  ASSERT_TRUE(store.add_task("needle", "contains").ok());
+  Outcome bare = outcome(0, "kivi:bits=4");
+  bare.score = std::nullopt;
+  bare.gold_log_likelihood = std::nullopt;
+  const std::vector<Outcome> both = {outcome(0, "full"), bare};
+  ASSERT_TRUE(store.finish_sample(sample(0), both).ok());
+
+  Store again = Store::open_for_reading(FileSystem::real(), folder()).value();
+  const StoredResults r = again.load().value();
+  ASSERT_EQ(r.runs.size(), 1U);
+  EXPECT_EQ(r.runs[0].identity.model_name, "tiny");
+  EXPECT_EQ(r.runs[0].machine.cpu, "cpu");
+  ASSERT_EQ(r.tasks.size(), 1U);
+  EXPECT_EQ(r.tasks[0].metric, "contains");
+  ASSERT_EQ(r.samples.size(), 1U);
+  EXPECT_EQ(r.samples[0].answers_json, "[\"42\"]");
+  ASSERT_EQ(r.outcomes.size(), 2U);
+  const Outcome& full = r.outcomes[0];
+  EXPECT_EQ(full.spec, "full");
+  EXPECT_EQ(full.prediction, "forty \"two\"\n\xc3\xa9");
+  EXPECT_EQ(full.gold_log_likelihood, -0.25);
+  EXPECT_TRUE(full.shared);
+  EXPECT_EQ(full.live_bytes, 123456789012);
+  EXPECT_EQ(full.completion_tokens, 7);
+  EXPECT_EQ(full.run, r.runs[0].id);
+  EXPECT_FALSE(r.outcomes[1].score.has_value());
+  EXPECT_FALSE(r.outcomes[1].gold_log_likelihood.has_value());
+}
+
+TEST_F(StoreTest, ARerunMissesOnlyWhatIsNotThereOrFailed) {
+  const std::vector<std::string> specs = {"full", "q8_0", "kivi"};
+  {
+    Store store = open(run()).value();
+    Outcome failed = outcome(0, "kivi");
+    failed.error = "out of memory";
+    const std::vector<Outcome> done = {outcome(0, "full"), failed};
+    ASSERT_TRUE(store.finish_sample(sample(0), done).ok());
+  }
+  Store store = open(run()).value();
+  EXPECT_EQ(store.missing(sample(0).key, "aa", specs).value(), (std::vector<std::string>{"q8_0", "kivi"}));
+  EXPECT_EQ(store.missing(sample(1).key, "aa", specs).value(), specs);
+  // The second try replaces the failure.
+  const std::vector<Outcome> done = {outcome(0, "kivi")};
+  ASSERT_TRUE(store.finish_sample(sample(0), done).ok());
+  EXPECT_EQ(store.missing(sample(0).key, "aa", specs).value(), (std::vector<std::string>{"q8_0"}));
+}
+
+TEST_F(StoreTest, AChangedPromptIsRefused) {
+  Store store = open(run()).value();
+  const std::vector<Outcome> done = {outcome(0, "full")};
+  ASSERT_TRUE(store.finish_sample(sample(0), done).ok());
+  const Status status = store.missing(sample(0).key, "bb", {}).status();
+  EXPECT_EQ(status.code(), Code::kUsage);
+  EXPECT_NE(status.message().find("n0"), std::string::npos);
+}
+
+TEST_F(StoreTest, AForeignFolderIsRefusedWithTheFieldNamed) {
+  ASSERT_TRUE(open(run()).ok());
+  const auto refused = [&](const RunRecord& other, const std::string& word) {
+    const Result<Store> r = open(other);
+    ASSERT_FALSE(r.ok()) << word;
+    EXPECT_EQ(r.status().code(), Code::kUsage);
+    EXPECT_NE(r.status().message().find(word), std::string::npos) << r.status().message();
+  };
+  refused(run(2), "seed is 1, this run's is 2");
+  RunRecord other = run();
+  other.identity.model_hash = "1234";
+  other.identity.model_name = "big";
+  refused(other, "model");
+  other = run();
+  other.identity.parameters = "question=unseen";
+  refused(other, "question=unseen");
+  other = run();
+  other.identity.version = "9.9.9";
+  refused(other, "9.9.9");
+  EXPECT_TRUE(open(run()).ok());
+}
+
+TEST_F(StoreTest, OtherFilesUnderTheNameAreBadInput) {
+  std::filesystem::create_directories(folder());
+  FILE* f = fopen((folder() + "/results.sqlite").c_str(), "w");
+  ASSERT_NE(f, nullptr);
+  for (int i = 0; i < 200; ++i) fputs("this is not a database, whatever its name says\n", f);
+  fclose(f);
+  EXPECT_EQ(open(run()).status().code(), Code::kBadInput);
+  EXPECT_EQ(Store::open_for_reading(FileSystem::real(), folder("none")).status().code(), Code::kBadInput);
+}
+
+TEST_F(StoreTest, AKilledProcessKeepsItsFinishedSamples) {
+  int pipe_ends[2];
+  ASSERT_EQ(pipe(pipe_ends), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    Store store = open(run()).value();
+    if (!store.add_task("needle", "contains").ok()) _exit(1);
+    for (int i = 0;; ++i) {
+      const std::vector<Outcome> done = {outcome(i, "full"), outcome(i, "q8_0")};
+      if (!store.finish_sample(sample(i), done).ok()) _exit(1);
+      const char byte = 1;
+      if (write(pipe_ends[1], &byte, 1) != 1) _exit(1);
+    }
+  }
+  char byte = 0;
+  int finished = 0;
+  while (finished < 5 && read(pipe_ends[0], &byte, 1) == 1) ++finished;
+  kill(child, SIGKILL);
+  int status = 0;
+  waitpid(child, &status, 0);
+  ASSERT_TRUE(WIFSIGNALED(status));
+  close(pipe_ends[1]);
+  while (read(pipe_ends[0], &byte, 1) == 1) ++finished;
+  close(pipe_ends[0]);
+
+  const StoredResults r = open(run()).value().load().value();
+  EXPECT_GE(r.samples.size(), static_cast<std::size_t>(finished));
+  EXPECT_EQ(r.outcomes.size(), 2 * r.samples.size());  // whole samples only
+}
+
+TEST_F(StoreTest, AFullDiskIsAnIoErrorAndKeepsWhatWasFinished) {
+  const int code = in_child([&] {
+    signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit = {200000, 200000};  // a file of at most 200 kB stands for a full disk
+    setrlimit(RLIMIT_FSIZE, &limit);
+    Store store = open(run()).value();
+    for (int i = 0; i < 1000; ++i) {
+      Outcome big = outcome(i, "full");
+      big.prediction.assign(5000, 'x');
+      const std::vector<Outcome> done = {big};
+      const Status status = store.finish_sample(sample(i), done);
+      if (!status.ok()) return status.code() == Code::kIo && i > 0 ? 10 : 11;
+    }
+    return 12;
+  });
+  ASSERT_EQ(code, 10);
+  const StoredResults r = open(run()).value().load().value();
+  EXPECT_GT(r.outcomes.size(), 0U);
+  EXPECT_EQ(r.outcomes.size(), r.samples.size());
+}
+
+TEST_F(StoreTest, AFolderThatCannotBeWrittenIsAnIoError) {
+  ASSERT_TRUE(open(run()).ok());
+  std::filesystem::permissions(folder() + "/results.sqlite", std::filesystem::perms(0444));
+  std::filesystem::permissions(folder(), std::filesystem::perms(0555));
+  std::filesystem::permissions(root_, std::filesystem::perms(0755));
+  const int code = in_child([&] {
+    if (getuid() == 0 && setuid(65534) != 0) return 12;  // root may write anywhere
+    const Result<Store> r = open(run());
+    if (r.ok()) return 11;
+    return r.status().code() == Code::kIo ? 10 : 13;
+  });
+  std::filesystem::permissions(folder(), std::filesystem::perms(0755));
+  EXPECT_EQ(code, 10);
+}
+
+TEST_F(StoreTest, AFileInPlaceOfTheFolderIsAnIoError) {
+  FILE* f = fopen(folder().c_str(), "w");
+  ASSERT_NE(f, nullptr);
+  fclose(f);
+  EXPECT_EQ(open(run()).status().code(), Code::kIo);
+}
+
+TEST_F(StoreTest, PartialStoresMergeByKey) {
+  {
+    Store b = Store::open(FileSystem::real(), folder("b"), run()).value();
+    ASSERT_TRUE(b.add_task("needle", "contains").ok());
+    const std::vector<Outcome> zero = {outcome(0, "full", 0.25), outcome(0, "q8_0", 0.5)};
+    const std::vector<Outcome> one = {outcome(1, "full", 0.75)};
+    ASSERT_TRUE(b.finish_sample(sample(0), zero).ok());
+    ASSERT_TRUE(b.finish_sample(sample(1), one).ok());
+  }
+  RunRecord other_machine = run();
+  other_machine.machine.cpu = "other";
+  Store a = open(other_machine).value();
+  Outcome failed = outcome(0, "q8_0");
+  failed.error = "killed";
+  const std::vector<Outcome> mine = {outcome(0, "full", 1), failed};
+  ASSERT_TRUE(a.finish_sample(sample(0), mine).ok());
+  ASSERT_TRUE(a.merge(FileSystem::real(), folder("b")).ok());
+  ASSERT_TRUE(a.merge(FileSystem::real(), folder("b")).ok());  // twice changes nothing
+
+  const StoredResults r = a.load().value();
+  EXPECT_EQ(r.runs.size(), 2U);
+  ASSERT_EQ(r.outcomes.size(), 3U);
+  EXPECT_EQ(r.outcomes[0].score, 1.0);   // ours stays
+  EXPECT_EQ(r.outcomes[1].score, 0.5);   // success replaces failure
+  EXPECT_EQ(r.outcomes[2].score, 0.75);
+  EXPECT_NE(r.outcomes[0].run, r.outcomes[2].run);
+
+  ASSERT_TRUE(Store::open(FileSystem::real(), folder("c"), run(9)).ok());
+  EXPECT_EQ(a.merge(FileSystem::real(), folder("c")).code(), Code::kUsage);
+}
+
+}  // namespace
+}  // namespace kvartet
