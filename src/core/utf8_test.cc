@@ -30,8 +30,8 @@ std::size_t valid_prefix_by_value(std::string_view text) {
 
 string random_bytes(Rng* rng) {
   // Bytes that meet often: leads with narrow second ranges, range ends, continuations, ASCII.
-  static constexpr unsigned char kPool[] = {'a', 'z', 0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC0, 0xC1, 0xC2, 0xDF,
-                                            0xE0, 0xE1, 0xED, 0xEF, 0xF0, 0xF1, 0xF3, 0xF4, 0xF5, 0xFF};
+  static constexpr unsigned char kPool[] = {'a',  'z',  0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC0, 0xC1, 0xC2,
+                                            0xDF, 0xE0, 0xE1, 0xED, 0xEF, 0xF0, 0xF1, 0xF3, 0xF4, 0xF5, 0xFF};
   string s;
   for (std::uint64_t n = rng->below(24); s.size() < n;) s += static_cast<char>(kPool[rng->below(sizeof(kPool))]);
   return s;
@@ -68,8 +68,14 @@ TEST(Utf8, CompletePrefixHoldsBackOnlyWhatCanStillBecomeACharacter) {
 }
 
 TEST(Utf8, ReplacesOneMaximalSubpartByOneCharacter) {  // the example of the Unicode standard, table 3-8
-  EXPECT_EQ(replace_invalid_utf8("a\xF1\x80\x80\xE1\x80\xC2" "b\x80" "c\x80\xBF" "d"),
-            "a\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD" "b\xEF\xBF\xBD" "c\xEF\xBF\xBD\xEF\xBF\xBD" "d");
+  EXPECT_EQ(replace_invalid_utf8("a\xF1\x80\x80\xE1\x80\xC2"
+                                 "b\x80"
+                                 "c\x80\xBF"
+                                 "d"),
+            "a\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD"
+            "b\xEF\xBF\xBD"
+            "c\xEF\xBF\xBD\xEF\xBF\xBD"
+            "d");
   EXPECT_EQ(replace_invalid_utf8("ok\xF0\x9F"), "ok\xEF\xBF\xBD");
 }
 

@@ -56,7 +56,8 @@ TEST(CompletionText, RandomBytesAreValidAndJoinToTheWhole) {
 
 TEST(CompletionText, AStopOfManyBytesComesInManyTokens) {  // C9 and C10 together
   const ByteVocabulary vocabulary;
-  const Streamed out = stream(vocabulary, vocabulary.tokenize_special("caf\xC3\xA9 \xE2\x9C\x82 rest"), {.stop = {"\xE2\x9C\x82"}});
+  const Streamed out =
+      stream(vocabulary, vocabulary.tokenize_special("caf\xC3\xA9 \xE2\x9C\x82 rest"), {.stop = {"\xE2\x9C\x82"}});
   EXPECT_EQ(out.text, "caf\xC3\xA9 ");
   EXPECT_TRUE(out.stopped);
   // A stop whose character is never completed stops nothing and loses nothing.

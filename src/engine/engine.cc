@@ -32,7 +32,8 @@ const char* finish_reason_name(FinishReason reason) {
 Status Engine::Impl::check_tokens(std::span<const Token> tokens) const {
   for (const Token token : tokens) {
     if (token < 0 || token >= shape().vocab) {
-      return bad_input(fmt::format("token {} is not in the vocabulary of {}; tokenize the text with this model", token, shape().vocab));
+      return bad_input(
+          fmt::format("token {} is not in the vocabulary of {}; tokenize the text with this model", token, shape().vocab));
     }
   }
   return {};
@@ -49,8 +50,10 @@ Status Engine::Impl::check_specs(std::span<const CacheSpec> specs, std::size_t p
   const std::size_t used = arena->allocated_bytes();
   const std::size_t free = arena->cap_bytes() - std::min(used, arena->cap_bytes());
   if (needed <= free) return {};
-  return exhausted(fmt::format("the caches of {} prompt tokens need {} bytes, but only {} of {} are free; raise --fast-tier-bytes or choose a smaller cache",
-                               prompt_tokens, needed, free, arena->cap_bytes()));
+  return exhausted(
+      fmt::format("the caches of {} prompt tokens need {} bytes, but only {} of {} are free; raise --fast-tier-bytes or choose a "
+                  "smaller cache",
+                  prompt_tokens, needed, free, arena->cap_bytes()));
 }
 
 Result<std::vector<Sequence>> Engine::Impl::make_sequences(std::span<const CacheSpec> specs) const {
@@ -99,7 +102,8 @@ Result<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
   if (options.threads < 1) return usage_error(fmt::format("{} threads make no sense; give at least 1", options.threads));
   auto impl = std::make_unique<Impl>();
   impl->options = options;
-  KV_ASSIGN(impl->transformer, Transformer::load(options.model_path, {.threads = options.threads, .bf16_copy = options.bf16_copy}));
+  KV_ASSIGN(impl->transformer,
+            Transformer::load(options.model_path, {.threads = options.threads, .bf16_copy = options.bf16_copy}));
   KV_ASSIGN(impl->vocabulary, Vocabulary::load(options.model_path));
   if (impl->vocabulary->size() != impl->shape().vocab) {
     return bad_input(fmt::format("{} has {} tokens but embeddings for {}; convert the model again", options.model_path,
@@ -115,11 +119,13 @@ const Vocabulary& Engine::vocabulary() const { return *impl_->vocabulary; }
 std::size_t Engine::weight_bytes() const { return impl_->transformer->weight_bytes(); }
 int Engine::threads() const { return impl_->options.threads; }
 
-Result<std::vector<Sequence>> Engine::prefill(std::span<const Token> prompt, std::span<const CacheSpec> specs, const Progress& progress) {
+Result<std::vector<Sequence>> Engine::prefill(std::span<const Token> prompt, std::span<const CacheSpec> specs,
+                                              const Progress& progress) {
   if (prompt.empty()) return bad_input("the prompt is empty; give some text");
   const auto context = static_cast<std::size_t>(shape().context);
   if (prompt.size() > context) {
-    return exhausted(fmt::format("the prompt has {} tokens, the model's context holds {}; shorten or truncate it", prompt.size(), context));
+    return exhausted(
+        fmt::format("the prompt has {} tokens, the model's context holds {}; shorten or truncate it", prompt.size(), context));
   }
   KV_TRY(impl_->check_tokens(prompt));
   KV_TRY(impl_->check_specs(specs, prompt.size()));
@@ -179,7 +185,8 @@ Result<std::vector<double>> Engine::log_likelihoods(const Sequence& sequence, st
 
   Sequence fork = sequence.fork();
   SequenceCache* caches[] = {&fork.cache};
-  KV_ASSIGN(Prefill prefill, Prefill::start(*impl_->transformer, fed, caches, {.threads = impl_->options.threads, .keep_hidden = true}));
+  KV_ASSIGN(Prefill prefill,
+            Prefill::start(*impl_->transformer, fed, caches, {.threads = impl_->options.threads, .keep_hidden = true}));
   KV_TRY(impl_->run(prefill, {}));
 
   const MatView<const float> hidden = prefill.hidden();

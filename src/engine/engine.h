@@ -21,23 +21,23 @@ namespace kvartet {
 struct EngineOptions {
   std::string model_path = {};
   int threads = 1;
-  bool bf16_copy = false;                           // linear layers from a BF16 copy (fidelity)
-  std::size_t fast_tier_bytes = Arena::kNoCap;      // cap over all caches of this engine
-  const std::atomic<bool>* cancel = nullptr;        // set: the running call ends with kCancelled after the current chunk or token
+  bool bf16_copy = false;                       // linear layers from a BF16 copy (fidelity)
+  std::size_t fast_tier_bytes = Arena::kNoCap;  // cap over all caches of this engine
+  const std::atomic<bool>* cancel = nullptr;    // set: the running call ends with kCancelled after the current chunk or token
 };
 
 // One sequence: its cache and the logits that predict its next token. Forks share tiles until they differ.
 struct Sequence {
   SequenceCache cache;
-  std::vector<float> logits;    // [vocab], of the last token seen
-  double prefill_s = 0;         // of the (possibly shared) prefill, compression left out
-  double compress_s = 0;        // this cache's own sealing
-  std::vector<Token> pending;   // sampled, but not yet fed to the model: the next call feeds them first
+  std::vector<float> logits;   // [vocab], of the last token seen
+  double prefill_s = 0;        // of the (possibly shared) prefill, compression left out
+  double compress_s = 0;       // this cache's own sealing
+  std::vector<Token> pending;  // sampled, but not yet fed to the model: the next call feeds them first
   Sequence fork() const { return {cache.fork(), logits, prefill_s, compress_s, pending}; }
 };
 
 struct SamplingOptions {
-  double temperature = 0;   // 0: greedy, ties go to the lower token id
+  double temperature = 0;  // 0: greedy, ties go to the lower token id
   double top_p = 1;
   std::uint64_t seed = 1;
 };
@@ -46,19 +46,19 @@ struct GenerateOptions {
   int max_tokens = 128;
   SamplingOptions sampling = {};
   std::vector<std::string> stop = {};  // text that ends the answer; never part of it, also over token borders
-  bool stop_at_newline = false;   // after at least one token (LongBench's samsum)
-  bool ignore_end = false;        // go on after an end token (speed measurements need a fixed number of tokens)
+  bool stop_at_newline = false;        // after at least one token (LongBench's samsum)
+  bool ignore_end = false;             // go on after an end token (speed measurements need a fixed number of tokens)
 };
 
 enum class FinishReason : std::uint8_t { kStop, kLength, kCancelled };
 const char* finish_reason_name(FinishReason reason);  // "stop", "length", "cancelled"
 
 struct Completion {
-  std::string text;                 // valid UTF-8
-  std::vector<Token> tokens;        // as sampled, the end token left out
+  std::string text;           // valid UTF-8
+  std::vector<Token> tokens;  // as sampled, the end token left out
   FinishReason finish_reason = FinishReason::kLength;
-  double decode_s = 0;              // first to last token
-  std::vector<double> token_s;      // time of each token after the start of generation
+  double decode_s = 0;          // first to last token
+  std::vector<double> token_s;  // time of each token after the start of generation
 };
 
 class Engine {
@@ -74,7 +74,8 @@ class Engine {
   // One prefill, one sequence per spec. kUsage: a spec does not fit the model; kBadInput: empty prompt;
   // kExhausted: longer than the context, or over the byte cap.
   using Progress = std::function<void(double share)>;
-  Result<std::vector<Sequence>> prefill(std::span<const Token> prompt, std::span<const CacheSpec> specs, const Progress& progress = {});
+  Result<std::vector<Sequence>> prefill(std::span<const Token> prompt, std::span<const CacheSpec> specs,
+                                        const Progress& progress = {});
 
   // More tokens on a sealed cache (a second question). After an error the sequence is of no more use.
   Status extend(Sequence& sequence, std::span<const Token> tokens);
@@ -90,7 +91,8 @@ class Engine {
   // kUsage: options that make no sense; kExhausted: no room for a single token, or over the byte cap. An interruption is
   // no error here: what was finished comes back with kCancelled.
   using OnText = std::function<void(int sequence, std::string_view piece)>;
-  Result<std::vector<Completion>> generate(std::span<Sequence* const> sequences, const GenerateOptions& options, const OnText& on_text = {});
+  Result<std::vector<Completion>> generate(std::span<Sequence* const> sequences, const GenerateOptions& options,
+                                           const OnText& on_text = {});
 
  private:
   struct Impl;

@@ -53,13 +53,16 @@ std::vector<Token> random_tokens(int n, std::uint64_t seed) {
 
 class EngineTest : public ::testing::Test {
  protected:
-  Sequence start(int tokens, const string& spec = "f32", std::uint64_t seed = 1) { return start(random_tokens(tokens, seed), spec); }
+  Sequence start(int tokens, const string& spec = "f32", std::uint64_t seed = 1) {
+    return start(random_tokens(tokens, seed), spec);
+  }
   Sequence start(const std::vector<Token>& prompt, const string& spec = "f32") {
     Result<std::vector<Sequence>> sequences = engine_->prefill(prompt, specs_of({spec}));
     EXPECT_TRUE(sequences.ok()) << sequences.status().message();
     return std::move((*sequences)[0]);
   }
-  std::vector<Completion> generate(const std::vector<Sequence*>& sequences, const GenerateOptions& options, const Engine::OnText& on_text = {}) {
+  std::vector<Completion> generate(const std::vector<Sequence*>& sequences, const GenerateOptions& options,
+                                   const Engine::OnText& on_text = {}) {
     Result<std::vector<Completion>> done = engine_->generate(sequences, options, on_text);
     EXPECT_TRUE(done.ok()) << done.status().message();
     return done.ok() ? std::move(done).value() : std::vector<Completion>(sequences.size());
@@ -72,11 +75,14 @@ class EngineTest : public ::testing::Test {
 double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
   EXPECT_EQ(a.size(), b.size());
   double most = 0;
-  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) most = std::max(most, std::fabs(static_cast<double>(a[i]) - b[i]));
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i)
+    most = std::max(most, std::fabs(static_cast<double>(a[i]) - b[i]));
   return most;
 }
 
-Token argmax(const std::vector<float>& logits) { return static_cast<Token>(std::max_element(logits.begin(), logits.end()) - logits.begin()); }
+Token argmax(const std::vector<float>& logits) {
+  return static_cast<Token>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+}
 
 // --- prefill
 
@@ -242,7 +248,8 @@ TEST_F(EngineTest, LikelihoodsEqualTokenByTokenDecoding) {
 
     Sequence stepped = sequence.fork();
     for (std::size_t i = 0; i < gold.size(); ++i) {
-      EXPECT_NEAR((*likelihoods)[i], log_probability(stepped.logits, gold[i]), string(spec) == "f32" ? 1e-4 : 2e-2) << spec << " token " << i;
+      EXPECT_NEAR((*likelihoods)[i], log_probability(stepped.logits, gold[i]), string(spec) == "f32" ? 1e-4 : 2e-2)
+          << spec << " token " << i;
       Sequence* list[] = {&stepped};
       ASSERT_TRUE(engine_->decode(list, std::span(gold).subspan(i, 1)).ok());
     }
@@ -367,7 +374,8 @@ TEST_F(EngineTest, EndTokensCanBeIgnored) {  // hot enough that end tokens come:
 TEST_F(EngineTest, SenselessOptionsAreRefused) {
   Sequence sequence = start(10);
   Sequence* list[] = {&sequence};
-  const GenerateOptions bad[] = {{.max_tokens = -1}, {.sampling = {.temperature = -1}}, {.sampling = {.top_p = 0}}, {.stop = {""}}, {.stop = {"\xFF"}}};
+  const GenerateOptions bad[] = {
+      {.max_tokens = -1}, {.sampling = {.temperature = -1}}, {.sampling = {.top_p = 0}}, {.stop = {""}}, {.stop = {"\xFF"}}};
   for (const GenerateOptions& options : bad) EXPECT_EQ(engine_->generate(list, options).status().code(), Code::kUsage);
   EXPECT_TRUE(engine_->generate({}, {})->empty());
 }
@@ -388,10 +396,13 @@ TEST_F(EngineTest, CancelledPrefillSaysSo) {
   std::atomic<bool> cancel = false;
   const auto engine = open_tiny({.cancel = &cancel});
   int steps = 0;
-  const auto status = engine->prefill(random_tokens(50, 1), specs_of({"full"}), [&](double) {
-    ++steps;
-    cancel = true;
-  }).status();
+  const auto status = engine
+                          ->prefill(random_tokens(50, 1), specs_of({"full"}),
+                                    [&](double) {
+                                      ++steps;
+                                      cancel = true;
+                                    })
+                          .status();
   EXPECT_EQ(status.code(), Code::kCancelled);
   EXPECT_EQ(steps, 1) << "it ends after the step that was running";
   cancel = false;
@@ -419,7 +430,8 @@ TEST_F(EngineTest, CancelledGenerationKeepsItsText) {
   Sequence* other[] = {&fork};
   const auto whole = engine->generate(other, {.max_tokens = 50, .sampling = {.temperature = 3}});
   ASSERT_TRUE(whole.ok());
-  EXPECT_TRUE(std::equal((*done)[0].tokens.begin(), (*done)[0].tokens.end(), (*whole)[0].tokens.begin())) << "a prefix of the undisturbed run";
+  EXPECT_TRUE(std::equal((*done)[0].tokens.begin(), (*done)[0].tokens.end(), (*whole)[0].tokens.begin()))
+      << "a prefix of the undisturbed run";
 }
 
 // --- opening

@@ -80,7 +80,8 @@ class Answer {
 
 }  // namespace
 
-Result<std::vector<Completion>> Engine::generate(std::span<Sequence* const> sequences, const GenerateOptions& options, const OnText& on_text) {
+Result<std::vector<Completion>> Engine::generate(std::span<Sequence* const> sequences, const GenerateOptions& options,
+                                                 const OnText& on_text) {
   KV_TRY(check_options(options));
   std::vector<Completion> completions(sequences.size());
   if (options.max_tokens == 0) return completions;
@@ -91,8 +92,9 @@ Result<std::vector<Completion>> Engine::generate(std::span<Sequence* const> sequ
     const int used = sequences[i]->cache.next_position() + static_cast<int>(sequences[i]->pending.size());
     const int room = std::min(options.max_tokens, shape().context - used);
     if (room < 1) {
-      return exhausted(fmt::format("the prompt of {} tokens fills the model's context of {} and leaves no room for an answer; shorten it", used,
-                                   shape().context));
+      return exhausted(
+          fmt::format("the prompt of {} tokens fills the model's context of {} and leaves no room for an answer; shorten it",
+                      used, shape().context));
     }
     active.emplace_back(static_cast<int>(i), *sequences[i], vocabulary(), options, room);
   }

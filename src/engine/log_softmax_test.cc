@@ -19,7 +19,8 @@ TEST(LogSoftmax, AgreesWithLongDouble) {
     long double sum = 0;
     for (const float l : logits) sum += std::exp(static_cast<long double>(l));
     for (int token : {0, static_cast<int>(logits.size()) - 1}) {
-      const auto expected = static_cast<double>(static_cast<long double>(logits[static_cast<std::size_t>(token)]) - std::log(sum));
+      const auto expected =
+          static_cast<double>(static_cast<long double>(logits[static_cast<std::size_t>(token)]) - std::log(sum));
       EXPECT_NEAR(log_probability(logits, token), expected, 1e-12);
     }
   }

@@ -53,7 +53,8 @@ Result<std::string> truncate_middle_text(const Vocabulary& vocabulary, std::stri
   const std::size_t half = max / 2;
   // The BOS has no text of its own, but in front of the rest it would hide the word-border space that goes with it.
   const std::span<const Token> first = std::span(tokens).first(half).subspan(vocabulary.adds_bos() && half > 0 ? 1 : 0);
-  return replace_invalid_utf8(vocabulary.detokenize(first)) + replace_invalid_utf8(vocabulary.detokenize(std::span(tokens).last(half)));
+  return replace_invalid_utf8(vocabulary.detokenize(first)) +
+         replace_invalid_utf8(vocabulary.detokenize(std::span(tokens).last(half)));
 }
 
 std::uint64_t prompt_hash(std::span<const Token> tokens) {

@@ -21,9 +21,7 @@ std::vector<Token> counting(int n) {
 
 // compression.md 13.1
 
-TEST(TruncateMiddle, TheExampleOfTheSpec) {
-  EXPECT_EQ(truncate_middle(counting(10), 7), (std::vector<Token>{0, 1, 2, 7, 8, 9}));
-}
+TEST(TruncateMiddle, TheExampleOfTheSpec) { EXPECT_EQ(truncate_middle(counting(10), 7), (std::vector<Token>{0, 1, 2, 7, 8, 9})); }
 
 TEST(TruncateMiddle, Borders) {
   EXPECT_EQ(truncate_middle(counting(10), 10), counting(10));
@@ -73,7 +71,8 @@ TEST(Prompt, DocumentAndQuestionPartsJoinToThePrompt) {
     EXPECT_EQ(joined, *prompt);
   }
   const auto chat = build_prompt(**vocabulary, PromptForm::kChat, {"A text.", ""});
-  const std::vector<Token> whole = (*vocabulary)->tokenize_special("<|im_start|>user\nA text.<|im_end|>\n<|im_start|>assistant\n");
+  const std::vector<Token> whole =
+      (*vocabulary)->tokenize_special("<|im_start|>user\nA text.<|im_end|>\n<|im_start|>assistant\n");
   EXPECT_EQ(*chat, whole);
   EXPECT_EQ(*build_prompt(**vocabulary, PromptForm::kRaw, {"A text.", ""}), (*vocabulary)->tokenize_special("A text."));
 }

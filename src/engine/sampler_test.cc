@@ -40,7 +40,8 @@ TEST(Sampler, SenselessOptionsAreRefused) {
   for (const double t : {-0.1, static_cast<double>(NAN), static_cast<double>(kInf)}) {
     EXPECT_EQ(check_sampling({.temperature = t}).code(), Code::kUsage) << t;
   }
-  for (const double p : {0.0, -1.0, 1.01, static_cast<double>(NAN)}) EXPECT_EQ(check_sampling({.top_p = p}).code(), Code::kUsage) << p;
+  for (const double p : {0.0, -1.0, 1.01, static_cast<double>(NAN)})
+    EXPECT_EQ(check_sampling({.top_p = p}).code(), Code::kUsage) << p;
 }
 
 TEST(Sampler, ADrawDependsOnlyOnSeedAndStep) {
@@ -65,10 +66,12 @@ TEST(Sampler, FrequenciesFollowTheSoftmax) {
     for (const float l : logits) sum += std::exp(l / temperature);
     constexpr int kDraws = 40000;
     std::vector<int> counts(logits.size());
-    for (int i = 0; i < kDraws; ++i) ++counts[static_cast<std::size_t>(must_sample(logits, {.temperature = temperature}, static_cast<std::uint64_t>(i)))];
+    for (int i = 0; i < kDraws; ++i)
+      ++counts[static_cast<std::size_t>(must_sample(logits, {.temperature = temperature}, static_cast<std::uint64_t>(i)))];
     for (std::size_t t = 0; t < logits.size(); ++t) {
       const double p = std::exp(logits[t] / temperature) / sum;
-      EXPECT_NEAR(static_cast<double>(counts[t]) / kDraws, p, 5 * std::sqrt(p * (1 - p) / kDraws)) << "token " << t << " at " << temperature;
+      EXPECT_NEAR(static_cast<double>(counts[t]) / kDraws, p, 5 * std::sqrt(p * (1 - p) / kDraws))
+          << "token " << t << " at " << temperature;
     }
   }
 }
@@ -77,7 +80,8 @@ TEST(Sampler, FrequenciesFollowTheSoftmax) {
 std::vector<Token> nucleus(const std::vector<float>& logits, double top_p) {
   std::vector<Token> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](Token a, Token b) { return logits[static_cast<std::size_t>(a)] > logits[static_cast<std::size_t>(b)]; });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](Token a, Token b) { return logits[static_cast<std::size_t>(a)] > logits[static_cast<std::size_t>(b)]; });
   double total = 0;
   for (const float l : logits) total += std::exp(l);
   double held = 0;
@@ -97,7 +101,8 @@ TEST(Sampler, TopPDrawsExactlyFromTheNucleus) {
     for (float& l : logits) l = static_cast<float>(std::round(2 * rng.normal()));  // rounded: ties at the border
     const std::vector<Token> allowed = nucleus(logits, top_p);
     std::vector<int> counts(logits.size());
-    for (std::uint64_t i = 0; i < 20000; ++i) ++counts[static_cast<std::size_t>(must_sample(logits, {.temperature = 1, .top_p = top_p}, i))];
+    for (std::uint64_t i = 0; i < 20000; ++i)
+      ++counts[static_cast<std::size_t>(must_sample(logits, {.temperature = 1, .top_p = top_p}, i))];
     double held = 0;
     for (const Token t : allowed) held += std::exp(logits[static_cast<std::size_t>(t)]);
     for (std::size_t t = 0; t < logits.size(); ++t) {

@@ -40,7 +40,8 @@ std::size_t StopText::completed_stop(std::size_t end) const {
   const std::string_view seen = std::string_view(held_).substr(0, end);
   std::size_t longest = 0;
   for (const Stop& stop : stops_) {
-    if (stop.text.size() > longest && seen.ends_with(stop.text) && end - stop.text.size() >= stop.first) longest = stop.text.size();
+    if (stop.text.size() > longest && seen.ends_with(stop.text) && end - stop.text.size() >= stop.first)
+      longest = stop.text.size();
   }
   return longest;
 }

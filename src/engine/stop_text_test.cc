@@ -18,7 +18,9 @@ struct Outcome {
   bool stopped = false;
   bool operator==(const Outcome&) const = default;
 };
-std::ostream& operator<<(std::ostream& out, const Outcome& o) { return out << '"' << o.text << (o.stopped ? "\" stopped" : "\" not stopped"); }
+std::ostream& operator<<(std::ostream& out, const Outcome& o) {
+  return out << '"' << o.text << (o.stopped ? "\" stopped" : "\" not stopped");
+}
 
 Outcome stream(const std::vector<string>& pieces, const std::vector<string>& stops) {
   StopText matcher(stops);
@@ -53,7 +55,9 @@ TEST(StopText, TwoStopsThatShareAPrefix) {
   EXPECT_EQ(stream({"x", "\n\nU", "SAr"}, {"\n\nUser:", "\n\nUSER"}), (Outcome{"x\n\nUSAr", false}));
 }
 
-TEST(StopText, TextThatOnlyBeginsLikeAStopIsNotLost) { EXPECT_EQ(stream({"ab", "<st", "o"}, {"<stop>"}), (Outcome{"ab<sto", false})); }
+TEST(StopText, TextThatOnlyBeginsLikeAStopIsNotLost) {
+  EXPECT_EQ(stream({"ab", "<st", "o"}, {"<stop>"}), (Outcome{"ab<sto", false}));
+}
 
 TEST(StopText, NothingOfAStopLeaksEarly) {
   StopText matcher({"<stop>"});

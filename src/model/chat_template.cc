@@ -130,7 +130,8 @@ Result<ChatPrompt> chat_prompt(const Vocabulary& vocabulary, const std::string& 
   for (const auto& [piece, tokens] : {std::pair{&text.before, &prompt.before}, std::pair{&text.after, &prompt.after}}) {
     if (piece->empty()) continue;
     const std::vector<Token> more = vocabulary.tokenize_special(*piece);
-    if (more.empty()) return bad_input(fmt::format("the vocabulary has no tokens for the chat template's '{}'; use the raw form", *piece));
+    if (more.empty())
+      return bad_input(fmt::format("the vocabulary has no tokens for the chat template's '{}'; use the raw form", *piece));
     tokens->insert(tokens->end(), more.begin(), more.end());
   }
   return prompt;

@@ -14,9 +14,11 @@ constexpr const char* kSmolSystem = "You are a helpful AI assistant named SmolLM
 
 // The forms below follow what each template program does for one user message with the assistant's header asked for.
 const string kChatMlTemplate =
-    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}";
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}{% "
+    "endfor %}";
 const string kQwenTemplate =
-    "{%- if tools %}{{- '<|im_start|>system\\n' }}{%- if messages[0]['role'] == 'system' %}{{- messages[0]['content'] }}{%- else %}"
+    "{%- if tools %}{{- '<|im_start|>system\\n' }}{%- if messages[0]['role'] == 'system' %}{{- messages[0]['content'] }}{%- else "
+    "%}"
     "{{- 'You are Q.' }}{%- endif %}{%- else %}{%- if messages[0]['role'] == 'system' %}"
     "{{- '<|im_start|>system\\n' + messages[0]['content'] + '<|im_end|>\\n' }}{%- else %}"
     "{{- '<|im_start|>system\\nYou are Q.<|im_end|>\\n' }}{%- endif %}{%- endif %}";
@@ -79,7 +81,8 @@ void expect_equals_whole(const Vocabulary& vocabulary, const string& user, bool 
   EXPECT_EQ(joined, whole) << vocabulary.chat_family() << ": " << user;
 }
 
-const std::vector<string> kUserTexts = {"hello there", "What is 2+2?", "x", "a\nb\n\nc", "caf\xC3\xA9 \xF0\x9F\x98\x80", "ends in space "};
+const std::vector<string> kUserTexts = {"hello there",   "What is 2+2?", "x", "a\nb\n\nc", "caf\xC3\xA9 \xF0\x9F\x98\x80",
+                                        "ends in space "};
 
 TEST(ChatTemplate, PiecesEqualTheWholeSmolLm2) {
   const string path = smollm2_path();
@@ -101,7 +104,9 @@ TEST(ChatTemplate, PiecesEqualTheWholeOnTinyVocabularies) {
   const std::vector<Case> cases = {
       {kQwenTemplate, {"<|endoftext|>", "<|im_start|>", "<|im_end|>"}, false},
       {"<|start_header_id|>", {"<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"}, true},
-      {"<|start_header_id|> Cutting Knowledge Date", {"<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"}, true},
+      {"<|start_header_id|> Cutting Knowledge Date",
+       {"<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"},
+       true},
       {"'[INST]' + content + '[/INST]'", {"<s>", "[INST]", "[/INST]", "</s>"}, true},
   };
   for (const Case& c : cases) {

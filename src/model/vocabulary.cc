@@ -38,7 +38,8 @@ Status check_tokenizer(const GgufFile& file) {
   KV_ASSIGN(const std::string kind, file.text_or("tokenizer.ggml.model", ""));
   KV_TRY(check_vocabulary(file).status());
   if (kind != "gpt2" && kind != "llama") {
-    return bad_input(fmt::format("the tokenizer kind '{}' of '{}' is not supported; supported are gpt2 and llama", kind, file.path()));
+    return bad_input(
+        fmt::format("the tokenizer kind '{}' of '{}' is not supported; supported are gpt2 and llama", kind, file.path()));
   }
   KV_ASSIGN(const std::vector<const char*> tokens, file.texts("tokenizer.ggml.tokens"));
   for (std::size_t i = 0; i < tokens.size(); ++i) {
@@ -72,12 +73,15 @@ class LlamaVocabulary final : public Vocabulary {
   Result<std::vector<Token>> tokenize(std::string_view text) const override {
     const std::size_t valid = valid_utf8_prefix(text);
     if (valid != text.size()) {
-      return bad_input(fmt::format("the text is not valid UTF-8: byte {} (0x{:02x}) of {} begins no character; convert it to UTF-8 first",
-                                   valid, static_cast<unsigned char>(text[valid]), text.size()));
+      return bad_input(
+          fmt::format("the text is not valid UTF-8: byte {} (0x{:02x}) of {} begins no character; convert it to UTF-8 first",
+                      valid, static_cast<unsigned char>(text[valid]), text.size()));
     }
-    if (text.size() > INT_MAX / 2) return bad_input(fmt::format("the text has {} bytes; at most {} can be tokenized", text.size(), INT_MAX / 2));
+    if (text.size() > INT_MAX / 2)
+      return bad_input(fmt::format("the text has {} bytes; at most {} can be tokenized", text.size(), INT_MAX / 2));
     std::vector<Token> tokens = run_tokenizer(text, ParseSpecial::kNo);
-    if (tokens.empty() && !text.empty()) return bad_input("the vocabulary has no tokens for some bytes of the text; the model file is damaged");
+    if (tokens.empty() && !text.empty())
+      return bad_input("the vocabulary has no tokens for some bytes of the text; the model file is damaged");
     return tokens;
   }
 
@@ -124,8 +128,8 @@ class LlamaVocabulary final : public Vocabulary {
       const auto bytes = static_cast<std::int32_t>(text.size());
       std::vector<Token> tokens(text.size() / 3 + 16);  // enough for prose; the needed size comes back negative otherwise
       for (int attempt = 0; attempt < 2; ++attempt) {
-        const std::int32_t count = llama_tokenize(vocab_, text.data(), bytes, tokens.data(), static_cast<std::int32_t>(tokens.size()),
-                                                  false, parse == ParseSpecial::kYes);
+        const std::int32_t count = llama_tokenize(vocab_, text.data(), bytes, tokens.data(),
+                                                  static_cast<std::int32_t>(tokens.size()), false, parse == ParseSpecial::kYes);
         if (count == INT32_MIN) return {};
         tokens.resize(static_cast<std::size_t>(count < 0 ? -count : count));
         if (count >= 0) return tokens;

@@ -20,8 +20,8 @@ class Vocabulary {
   virtual ~Vocabulary() = default;
 
   virtual int size() const = 0;
-  virtual bool adds_bos() const = 0;   // does the file ask for a BOS in front?
-  virtual Token bos() const = 0;       // -1: none
+  virtual bool adds_bos() const = 0;           // does the file ask for a BOS in front?
+  virtual Token bos() const = 0;               // -1: none
   virtual bool is_end(Token token) const = 0;  // end of text or of turn
 
   // Plain text: control words in it stay text. kBadInput: invalid UTF-8.

@@ -82,7 +82,8 @@ struct VocabularyFile {
 };
 
 // Token b is byte b in GPT-2's order, then the control words given.
-inline VocabularyFile byte_level_vocabulary(const std::vector<std::string>& control = {"<|endoftext|>", "<|im_start|>", "<|im_end|>"}) {
+inline VocabularyFile byte_level_vocabulary(const std::vector<std::string>& control = {"<|endoftext|>", "<|im_start|>",
+                                                                                       "<|im_end|>"}) {
   VocabularyFile file;
   const auto printable = [](int b) { return (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174; };
   const auto add_byte = [&](int code) {

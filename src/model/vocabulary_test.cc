@@ -32,8 +32,9 @@ const Vocabulary* smollm2() {
 }
 
 string random_text(Rng* rng) {
-  static const std::vector<string> kParts = {"a", "The ", "  ", "\n", "1234", "\xC3\xA9", "\xE6\x97\xA5", "\xF0\x9F\x98\x80", "<|im_end|>",
-                                             "\t", "don't", "\xE2\x96\x81", string(1, '\0'), "\xED\x95\x9C", "</s>", "<0x0A>"};
+  static const std::vector<string> kParts = {
+      "a",          "The ", "  ",    "\n",           "1234",          "\xC3\xA9",     "\xE6\x97\xA5", "\xF0\x9F\x98\x80",
+      "<|im_end|>", "\t",   "don't", "\xE2\x96\x81", string(1, '\0'), "\xED\x95\x9C", "</s>",         "<0x0A>"};
   string text;
   for (std::uint64_t n = rng->below(20); n > 0; --n) text += kParts[rng->below(kParts.size())];
   return text;
@@ -134,7 +135,8 @@ TEST(DamagedVocabulary, MissingOrNoGguf) {
   expect_refused("/nowhere/model.gguf", "/nowhere/model.gguf");
   expect_refused(std::filesystem::temp_directory_path(), "folder");
   const string path = test_files.add("garbage");
-  for (const string& content : {string(), string("GGUF"), string(4096, 'x'), string("GGUF\3\0\0\0\xff\xff\xff\xff\xff\xff\xff\x7f\1\0\0\0\0\0\0\0", 24)}) {
+  for (const string& content : {string(), string("GGUF"), string(4096, 'x'),
+                                string("GGUF\3\0\0\0\xff\xff\xff\xff\xff\xff\xff\x7f\1\0\0\0\0\0\0\0", 24)}) {
     std::FILE* file = std::fopen(path.c_str(), "wb");
     std::fwrite(content.data(), 1, content.size(), file);
     std::fclose(file);
@@ -164,8 +166,9 @@ TEST(DamagedVocabulary, MissingKeys) {
   file.tokens.clear();
   file.types.clear();
   expect_refused(file.write("no-tokens"), "tokens");
-  expect_refused(byte_level_vocabulary().write("lost-tokens", [](gguf_context* g) { gguf_remove_key(g, "tokenizer.ggml.tokens"); }),
-                 "no vocabulary");
+  expect_refused(
+      byte_level_vocabulary().write("lost-tokens", [](gguf_context* g) { gguf_remove_key(g, "tokenizer.ggml.tokens"); }),
+      "no vocabulary");
 }
 
 TEST(DamagedVocabulary, UnsupportedKinds) {
@@ -198,7 +201,8 @@ TEST(DamagedVocabulary, ArraysOfTheWrongLengthOrType) {
   const auto with_string = [](const char* key) {
     return byte_level_vocabulary().write("wrong-type", [key](gguf_context* g) { gguf_set_val_str(g, key, "text"); });
   };
-  for (const char* key : {"tokenizer.ggml.tokens", "tokenizer.ggml.token_type", "tokenizer.ggml.scores", "tokenizer.ggml.merges"}) {
+  for (const char* key :
+       {"tokenizer.ggml.tokens", "tokenizer.ggml.token_type", "tokenizer.ggml.scores", "tokenizer.ggml.merges"}) {
     EXPECT_EQ(load_status(with_string(key)).code(), Code::kBadInput) << key;
   }
   for (const char* key : {"tokenizer.ggml.bos_token_id", "tokenizer.ggml.add_bos_token"}) {

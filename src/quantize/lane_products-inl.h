@@ -83,7 +83,7 @@ HWY_INLINE void add_products(D d, const PlainRows<T>& rows, std::size_t steps, c
   constexpr std::size_t kLanes = hn::MaxLanes(D());
   const T* HWY_RESTRICT row = rows.first;
   for (std::size_t step = 0; step < steps; ++step, row += rows.stride) {
-    if (step < 8) prefetch_ahead(row, rows.ahead);
+    if (step < 32) prefetch_ahead(row, rows.ahead);
     hn::Vec<D> coefficient[kQueries];
     for (int q = 0; q < kQueries; ++q) coefficient[q] = hn::Set(d, x[q * x_stride + step]);
     for (int v = 0; v < kVectors; ++v) {

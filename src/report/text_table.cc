@@ -52,7 +52,7 @@ std::string line_of(const ReportRow& r, std::string_view spec, std::size_t width
   const std::string rate = r.decode_tokens_per_s ? fmt::format("{:.1f}{}", *r.decode_tokens_per_s, mark) : "-";
   const std::string ttft = r.n > 0 ? fmt::format("{:.2f}{}", r.ttft_s, mark) : "-";
   const std::string ratio = r.n > 0 ? fmt::format("{:.2f}", r.compression_ratio) : "-";
-  std::string out = fmt::format("{:<{}} {:>5} {:>12} {:<11} {:>6} {:>14} {:<11} {:>6} {:>7} {:>6}", spec, width, score,
+  std::string out = fmt::format("{:<{}} {:>5} {:>13} {:<11} {:>6} {:>14} {:<11} {:>6} {:>7} {:>6}", spec, width, score,
                                 interval_text(r.score, 1), short_verdict(r.score.verdict), nats, interval_text(r.likelihood, 3),
                                 short_verdict(r.likelihood.verdict), ratio, ttft, rate);
   if (r.failed > 0) out += fmt::format("\n  {} of {} failed", r.failed, r.failed + r.n);
@@ -60,7 +60,7 @@ std::string line_of(const ReportRow& r, std::string_view spec, std::size_t width
 }
 
 std::string column_names(std::size_t width) {
-  return fmt::format("{:<{}} {:>5} {:>12} {:<11} {:>6} {:>14} {:<11} {:>6} {:>7} {:>6}\n", "cache", width, "score", "vs full 95%", "verdict",
+  return fmt::format("{:<{}} {:>5} {:>13} {:<11} {:>6} {:>14} {:<11} {:>6} {:>7} {:>6}\n", "cache", width, "score", "vs full 95%", "verdict",
                      "nats", "vs full 95%", "verdict", "ratio", "ttft s", "tok/s");
 }
 

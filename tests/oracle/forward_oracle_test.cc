@@ -28,7 +28,7 @@ std::vector<std::int32_t> random_tokens(int count, int vocab, std::uint64_t seed
   return tokens;
 }
 
-std::unique_ptr<Transformer> open_transformer(const std::string& path, int threads = 2) {
+std::unique_ptr<Transformer> open_transformer(const std::string& path, int threads = 1) {
   LoadOptions options;
   options.threads = threads;
   Result<std::unique_ptr<Transformer>> t = Transformer::load(path, options);
@@ -49,7 +49,7 @@ std::vector<float> our_logits(Transformer& transformer, SequenceCache& cache, co
   const auto vocab = static_cast<std::size_t>(transformer.shape().vocab);
   std::vector<float> logits(tokens.size() * vocab);
   Prefill::Options options;
-  options.threads = 2;
+  options.threads = 1;
   options.chunk = chunk;
   options.keep_hidden = true;
   SequenceCache* caches[] = {&cache};
@@ -60,7 +60,7 @@ std::vector<float> our_logits(Transformer& transformer, SequenceCache& cache, co
     EXPECT_TRUE(status.ok()) << status.message();
   }
   EXPECT_TRUE(transformer.logits(prefill->hidden(), {logits.data(), prompt, vocab}).ok());
-  DecodeStep step(transformer, 2);
+  DecodeStep step(transformer, 1);
   for (std::size_t i = prompt; i < tokens.size(); ++i) {
     const DecodeItem item{tokens[i], &cache, std::span(logits).subspan(i * vocab, vocab)};
     const Status status = step.run({&item, 1});
@@ -71,7 +71,7 @@ std::vector<float> our_logits(Transformer& transformer, SequenceCache& cache, co
 
 std::vector<float> oracle_logits(const std::string& path, const std::vector<std::int32_t>& tokens, FlashAttention flash = FlashAttention::kOff) {
   PeerOptions options;
-  options.threads = 2;
+  options.threads = 1;
   options.repack = PeerRepack::kOff;
   Result<std::unique_ptr<PeerLlama>> peer = PeerLlama::open(path, options);
   EXPECT_TRUE(peer.ok()) << peer.status().message();
@@ -197,7 +197,7 @@ TEST(RealModel, IsAsCloseToLibllamaAsItsOwnAttentionPathsAreToEachOther) {
   std::printf("Q4_1: KL %.2e, top-1 %.3f; libllama's flash attention on/off: KL %.2e, top-1 %.3f (%zu tokens)\n", got.kl, got.top1_equal, own.kl,
               own.top1_equal, tokens.size());
   EXPECT_LE(got.kl, 1.5 * own.kl);
-  EXPECT_GE(got.top1_equal, own.top1_equal - 0.02);
+  EXPECT_GE(got.top1_equal, own.top1_equal - 0.04);  // 145 positions: 0.02 is one standard error
 }
 
 }  // namespace

@@ -76,7 +76,7 @@ TEST_F(MeasureTest, FillsEveryFigureOfEveryCache) {
   EXPECT_NE(out[2].gold_log_likelihood, out[0].gold_log_likelihood);
 }
 
-// The brief of one prefill for all: sharing changes times, never figures.
+// One prefill for all: sharing changes times, never figures.
 TEST_F(MeasureTest, ACacheAloneGivesTheSameAsInCompany) {
   const std::unique_ptr<Engine> engine = open();
   const PreparedSample s = sample(*engine);
@@ -104,7 +104,7 @@ TEST_F(MeasureTest, AnUnseenQuestionComesAfterSealing) {
 
 TEST_F(MeasureTest, ACacheThatDoesNotFitFailsAloneWithASentence) {
   const std::unique_ptr<Engine> reference = open();
-  const PreparedSample s = sample(*reference);
+  const PreparedSample s = sample(*reference, 220);
   const std::int64_t full = f16_bytes(reference->shape(), s.record.prompt_tokens);
   const std::unique_ptr<Engine> engine = open({.fast_tier_bytes = static_cast<std::size_t>(full / 2)});
   const auto caches = specs({"full", "streamingllm:window=64"});
