@@ -60,7 +60,7 @@ Result<std::vector<Sequence>> Engine::Impl::make_sequences(std::span<const Cache
   std::vector<Sequence> sequences;
   sequences.reserve(specs.size());
   for (const CacheSpec& spec : specs) {
-    KV_ASSIGN(SequenceCache cache, SequenceCache::create(spec, shape(), arena));
+    KV_ASSIGN(SequenceCache cache, SequenceCache::create(spec, shape(), arena, {.threads = options.threads}));
     sequences.push_back({std::move(cache), {}, 0, 0, {}});
   }
   return sequences;

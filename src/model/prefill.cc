@@ -49,6 +49,7 @@ struct Prefill::Impl {
 
   int layer = 0;
   int chunk_begin = 0;
+  int attended_rows = 0;  // of this layer: attention keeps them packed for the next chunk
   std::vector<std::int32_t> positions;
   Matrix hidden;                      // [tokens, hidden]: input of the current layer, turned into its output chunk by chunk
   Matrix keys, keys_pre, values;      // [tokens, kv_heads * head_dim]: the one exact layer
@@ -70,6 +71,7 @@ struct Prefill::Impl {
   }
 
   void begin_layer() {
+    attended_rows = 0;
     const std::size_t kv = uz(shape().kv_heads * shape().head_dim);
     keys.resize(uz(tokens), kv);
     values.resize(uz(tokens), kv);
@@ -112,10 +114,12 @@ struct Prefill::Impl {
     task.k = as_heads(keys.view().row_range(0, uz(end)), s.kv_heads, s.head_dim);
     task.v = as_heads(values.view().row_range(0, uz(end)), s.kv_heads, s.head_dim);
     task.first = begin;
+    task.kept = attended_rows;
     task.window = s.window;
     if (on_sealed_cache) task.prefix = caches[0]->views(layer);
     task.out = {attended.data.data(), attended.rows, uz(s.heads), uz(s.head_dim), attended.cols};
     attention.run(task);
+    attended_rows = end;
   }
 
   Status seal_layer() {
@@ -164,6 +168,7 @@ Result<Prefill> Prefill::start(Transformer& transformer, std::span<const std::in
   }
   for (const SequenceCache* cache : caches) {
     if (!impl->on_sealed_cache) impl->need.merge(cache->score_need());
+    KV_CHECK(!impl->need.column_sums);  // attention does not export them yet, and no method asks
     impl->wants_pre = impl->wants_pre || cache->wants_pre_rope_keys();
   }
   impl->linear = impl->tokens >= kFewRows ? Linear::kConverted : Linear::kStored;

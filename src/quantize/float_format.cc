@@ -20,7 +20,6 @@ namespace kvartet::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr std::size_t kTileRows = 64;
-constexpr std::size_t kLanes = 32;  // of a block
 
 HWY_INLINE std::size_t smaller(std::size_t a, std::size_t b) { return a < b ? a : b; }
 
@@ -37,8 +36,8 @@ HWY_INLINE void narrow_row(const float* HWY_RESTRICT from, std::size_t count, st
 // Rows [begin, begin + rows.rows) of a value tile; the rows are known to be in range.
 template <class T>
 void write_value_rows(MatView<const float> rows, std::size_t begin, T* HWY_RESTRICT tile) {
-  for (std::size_t c = 0; c < rows.cols; c += kLanes) {
-    const std::size_t width = smaller(kLanes, rows.cols - c);
+  for (std::size_t c = 0; c < rows.cols; c += kBlockLanes) {
+    const std::size_t width = smaller(kBlockLanes, rows.cols - c);
     T* const block = tile + c * kTileRows + begin * width;
     for (std::size_t r = 0; r < rows.rows; ++r) narrow_row(rows.row(r) + c, width, block + r * width);
   }
@@ -48,15 +47,15 @@ void write_value_rows(MatView<const float> rows, std::size_t begin, T* HWY_RESTR
 template <class T>
 void write_key_rows(MatView<const float> rows, std::size_t begin, T* HWY_RESTRICT tile) {
   constexpr std::size_t kChannels = 8;
-  T block[kLanes][kChannels];
+  T block[kBlockLanes][kChannels];
   for (std::size_t r0 = 0, count = 0; r0 < rows.rows; r0 += count) {
-    const std::size_t lane = (begin + r0) % kLanes;
-    count = smaller(kLanes - lane, rows.rows - r0);
+    const std::size_t lane = (begin + r0) % kBlockLanes;
+    count = smaller(kBlockLanes - lane, rows.rows - r0);
     T* const lanes = tile + (begin + r0 - lane) * rows.cols + lane;
     for (std::size_t c0 = 0; c0 < rows.cols; c0 += kChannels) {
       for (std::size_t r = 0; r < count; ++r) narrow_row(rows.row(r0 + r) + c0, kChannels, block[r]);
       for (std::size_t c = 0; c < kChannels; ++c) {
-        for (std::size_t r = 0; r < count; ++r) lanes[(c0 + c) * kLanes + r] = block[r][c];
+        for (std::size_t r = 0; r < count; ++r) lanes[(c0 + c) * kBlockLanes + r] = block[r][c];
       }
     }
   }
@@ -82,11 +81,11 @@ HWY_INLINE void score_queries(const TileFormat& format, const ScoreArgs& args, s
   const std::size_t head_dim = static_cast<std::size_t>(format.head_dim);
   const std::size_t begin = static_cast<std::size_t>(args.begin);
   const std::size_t end = static_cast<std::size_t>(args.end);
-  const std::size_t first = begin / kLanes * kLanes;
+  const std::size_t first = begin / kBlockLanes * kBlockLanes;
   alignas(64) float sums[kQueries][kTileRows] = {};
-  for (std::size_t t = first; t < end; t += kLanes) {
-    const PlainRows<T> keys{reinterpret_cast<const T*>(args.tile) + t * head_dim, kLanes, bytes_ahead(args.tile, args.next)};
-    for_lane_blocks<kQueries>(kLanes, AddPlainRows<kQueries, T>{keys, head_dim, args.q + query * head_dim, head_dim,
+  for (std::size_t t = first; t < end; t += kBlockLanes) {
+    const PlainRows<T> keys{reinterpret_cast<const T*>(args.tile) + t * head_dim, kBlockLanes};
+    for_lanes<kQueries>(kBlockLanes, AddPlainRows<kQueries, T>{keys, head_dim, args.q + query * head_dim, head_dim,
                                                                 sums[0] + (t - first), kTileRows});
   }
   for (std::size_t q = 0; q < kQueries; ++q) {
@@ -99,11 +98,10 @@ HWY_INLINE void accumulate_queries(const TileFormat& format, const AccumulateArg
   const std::size_t head_dim = static_cast<std::size_t>(format.head_dim);
   const std::size_t begin = static_cast<std::size_t>(args.begin);
   const std::size_t rows = static_cast<std::size_t>(args.end) - begin;
-  for (std::size_t c = 0; c < head_dim; c += kLanes) {
-    const std::size_t width = smaller(kLanes, head_dim - c);
-    const PlainRows<T> values{reinterpret_cast<const T*>(args.tile) + c * kTileRows + begin * width, width,
-                              bytes_ahead(args.tile, args.next)};
-    for_lane_blocks<kQueries>(width, AddPlainRows<kQueries, T>{values, rows, args.weights + query * args.weight_stride,
+  for (std::size_t c = 0; c < head_dim; c += kBlockLanes) {
+    const std::size_t width = smaller(kBlockLanes, head_dim - c);
+    const PlainRows<T> values{reinterpret_cast<const T*>(args.tile) + c * kTileRows + begin * width, width};
+    for_lanes<kQueries>(width, AddPlainRows<kQueries, T>{values, rows, args.weights + query * args.weight_stride,
                                                                args.weight_stride, args.out + query * head_dim + c, head_dim});
   }
 }

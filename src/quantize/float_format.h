@@ -1,5 +1,8 @@
-// f32 and f16 tiles: 64 rows. Keys are stored as token lanes [head_dim][64], values as rows [64][head_dim].
-// Any row may be overwritten at any time.
+// f32 and f16 tiles: 64 rows; any row may be overwritten at any time.
+//
+// Keys:   [64 / 32][head_dim][32 tokens]: token lanes, so that scores need no sum across lanes.
+// Values: [head_dim / 32][64 tokens][32 channels]; the last block has the channels that are left.
+// So both kernels walk a tile from the first byte to the last.
 #pragma once
 
 #include "quantize/tile_format.h"

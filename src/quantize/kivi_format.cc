@@ -295,11 +295,15 @@ struct CodeProducts {
 // count is a multiple of 16, and i = 0 begins a word.
 template <int kBits, int kQueries>
 HWY_NOINLINE void fold_group(const float* HWY_RESTRICT from, std::size_t from_stride, const std::uint16_t* HWY_RESTRICT scales,
-                           const std::uint16_t* HWY_RESTRICT zeros, std::size_t count, float* HWY_RESTRICT x,
-                           std::size_t x_stride, float* HWY_RESTRICT offset) {
+                           const std::uint16_t* HWY_RESTRICT zeros, std::size_t count, std::uintptr_t ahead,
+                           float* HWY_RESTRICT x, std::size_t x_stride, float* HWY_RESTRICT offset) {
   const F8 d;
   hn::Vec<F8> sum[kQueries];
   for (int q = 0; q < kQueries; ++q) sum[q] = hn::Zero(d);
+  for (std::size_t i = 0; i < count; i += 32) {
+    prefetch_ahead(scales + i, ahead);
+    prefetch_ahead(zeros + i, ahead);
+  }
   for (std::size_t i = 0; i < count; i += hn::Lanes(d)) {
     const auto scale = hn::Mul(load_f16(d, scales + i), hn::LoadU(d, kStepScales<kBits>.of + i % 16));
     const auto zero = load_f16(d, zeros + i);
@@ -321,11 +325,12 @@ struct ScoreKivi {
     const std::size_t begin = static_cast<std::size_t>(args.begin);
     const std::size_t end = static_cast<std::size_t>(args.end);
     const std::size_t first_group = begin / layout.group;
+    const std::uintptr_t ahead = bytes_ahead(args.tile, args.next);
     alignas(64) float x[kQueries * kKiviMaxHeadDim];
     float offset[kQueries];
     for (std::size_t g = first_group, first = g * layout.group; first < end; ++g, first += layout.group) {
       fold_group<kBits, kQueries>(args.q + query * layout.head_dim, layout.head_dim, layout.scales(args.tile, g),
-                                  layout.zeros(args.tile, g), layout.head_dim, x, layout.head_dim, offset);
+                                  layout.zeros(args.tile, g), layout.head_dim, ahead, x, layout.head_dim, offset);
       for (std::size_t t = first; t < first + layout.group && t < end; t += kKiviLanes) {
         if (t + kKiviLanes > begin) score_block<kQueries>(layout, args, query, t, x, offset);
       }
@@ -348,13 +353,13 @@ struct ScoreKivi {
                                                          logits + (t - begin),
                                                          args.logit_stride};
     if (t >= begin && t + kKiviLanes <= end) {
-      for_lane_blocks<kQueries>(kKiviLanes, products);
+      for_lanes<kQueries>(kKiviLanes, products);
       return;
     }
     alignas(64) float block[kQueries][kKiviLanes];
     products.y = block[0];
     products.y_stride = kKiviLanes;
-    for_lane_blocks<kQueries>(kKiviLanes, products);
+    for_lanes<kQueries>(kKiviLanes, products);
     const std::size_t from = t < begin ? begin : t;
     const std::size_t to = t + kKiviLanes < end ? t + kKiviLanes : end;
     for (std::size_t q = 0; q < kQueries; ++q) {
@@ -391,12 +396,12 @@ struct AccumulateKivi {
     for (std::size_t g = 0, channel = 0; channel < layout.head_dim; channel += kKiviLanes) {
       if (channel == g * layout.group) {
         fold_group<kBits, kQueries>(weights, stride, layout.scales(args.tile, g) + first, layout.zeros(args.tile, g) + first, rows,
-                                    x, kKiviRows, offset);
+                                    ahead, x, kKiviRows, offset);
         ++g;
       }
       float* const out = args.out + query * layout.head_dim + channel;
       const std::uint32_t* const words = layout.words(args.tile, channel / kKiviLanes) + first / kSteps * kKiviLanes;
-      for_lane_blocks<kQueries>(kKiviLanes, CodeProducts<kBits, kQueries, Output::kAdd>{words, rows / kSteps, ahead, x, kKiviRows,
+      for_lanes<kQueries>(kKiviLanes, CodeProducts<kBits, kQueries, Output::kAdd>{words, rows / kSteps, ahead, x, kKiviRows,
                                                                                           offset, out, layout.head_dim});
     }
   }

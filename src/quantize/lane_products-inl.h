@@ -46,12 +46,15 @@ HWY_INLINE void prefetch_ahead(const void* p, std::uintptr_t ahead) {
   hwy::Prefetch(reinterpret_cast<const char*>(reinterpret_cast<std::uintptr_t>(p) + ahead));
 }
 
+// Every format stores its rows in blocks of 32 lanes, so that a kernel reads a tile from the first byte to the last.
+inline constexpr std::size_t kBlockLanes = 32;
+
 // Rows of float, f16 (uint16) or int8: one element per lane and step.
 template <class T>
 struct PlainRows {
-  const T* first = nullptr;    // row(0), lane 0
-  std::size_t stride = 0;      // elements from a step to the next
-  std::uintptr_t ahead = 0;    // see bytes_ahead
+  const T* first = nullptr;  // row(0), lane 0
+  std::size_t stride = 0;    // elements from a step to the next
+  std::uintptr_t ahead = 0;  // see bytes_ahead; used for codes only
 };
 
 // The sums of a block of lanes, in registers: enough independent ones to hide the latency of multiply-add.
@@ -83,7 +86,8 @@ HWY_INLINE void add_products(D d, const PlainRows<T>& rows, std::size_t steps, c
   constexpr std::size_t kLanes = hn::MaxLanes(D());
   const T* HWY_RESTRICT row = rows.first;
   for (std::size_t step = 0; step < steps; ++step, row += rows.stride) {
-    if (step < 32) prefetch_ahead(row, rows.ahead);
+    // Floats come faster from the hardware's own prefetcher: they leave it more time per byte than codes do.
+    if constexpr (sizeof(T) == 1) prefetch_ahead(row, rows.ahead);
     hn::Vec<D> coefficient[kQueries];
     for (int q = 0; q < kQueries; ++q) coefficient[q] = hn::Set(d, x[q * x_stride + step]);
     for (int v = 0; v < kVectors; ++v) {
@@ -93,19 +97,16 @@ HWY_INLINE void add_products(D d, const PlainRows<T>& rows, std::size_t steps, c
   }
 }
 
-// Calls body.template run<kVectors>(d, lane) until all lanes, a multiple of 8, have had their turn, in blocks as wide as
-// the registers allow: 16 of them do not hold 4 queries x 4 vectors of sums.
+// Calls body.template run<kVectors>(d, lane) until the lanes of a block, 32 or another multiple of 8, have had their turn,
+// as many at a time as the registers allow: 16 of them do not hold 4 queries x 4 vectors of sums.
 template <int kQueries, class Body>
-HWY_INLINE void for_lane_blocks(std::size_t lanes, const Body& body) {
+HWY_INLINE void for_lanes(std::size_t lanes, const Body& body) {
   const hn::CappedTag<float, 16> d;
   const hn::CappedTag<float, 8> d8;
   constexpr std::size_t kLanes = hn::MaxLanes(d);
-  constexpr int kVectors = kQueries == 4 && kLanes <= 8 ? 2 : 4;
+  constexpr int kVectors = kLanes == 16 || (kQueries == 4 && kLanes == 8) ? 2 : 4;
   std::size_t lane = 0;
   for (; lane + kVectors * kLanes <= lanes; lane += kVectors * kLanes) body.template run<kVectors>(d, lane);
-  if constexpr (kLanes == 16) {  // blocks of 32 lanes
-    for (; lane + 2 * kLanes <= lanes; lane += 2 * kLanes) body.template run<2>(d, lane);
-  }
   for (; lane + kLanes <= lanes; lane += kLanes) body.template run<1>(d, lane);
   if constexpr (kLanes > 8) {
     if (lane < lanes) body.template run<1>(d8, lane);

@@ -59,28 +59,27 @@ HWY_INLINE const std::uint16_t* tile_scales(const std::byte* tile, std::size_t h
 
 void write_q8_0_values(MatView<const float> rows, std::size_t begin, std::byte* tile) {
   std::uint16_t* const scales = tile_scales(tile, rows.cols);
-  std::int8_t* const codes = reinterpret_cast<std::int8_t*>(tile);
-  for (std::size_t r = 0; r < rows.rows; ++r) {
-    for (std::size_t c = 0; c < rows.cols; c += kBlock) {
-      scales[c / kBlock * kTileRows + begin + r] = quantize_block(rows.row(r) + c, codes + (begin + r) * rows.cols + c);
+  for (std::size_t c = 0; c < rows.cols; c += kBlock) {
+    std::int8_t* const codes = reinterpret_cast<std::int8_t*>(tile) + c * kTileRows + begin * kBlock;
+    for (std::size_t r = 0; r < rows.rows; ++r) {
+      scales[c / kBlock * kTileRows + begin + r] = quantize_block(rows.row(r) + c, codes + r * kBlock);
     }
   }
 }
 
 // Transposed through a small block, so that both sides are walked along cache lines.
 void write_q8_0_keys(MatView<const float> rows, std::size_t begin, std::byte* tile) {
-  constexpr std::size_t kRows = 16;
-  std::int8_t block[kRows][kBlock];
+  std::int8_t block[kBlockLanes][kBlock];
   std::uint16_t* const scales = tile_scales(tile, rows.cols);
-  std::int8_t* const codes = reinterpret_cast<std::int8_t*>(tile);
-  for (std::size_t r0 = 0; r0 < rows.rows; r0 += kRows) {
-    const std::size_t count = rows.rows - r0 < kRows ? rows.rows - r0 : kRows;
+  for (std::size_t r0 = 0, count = 0; r0 < rows.rows; r0 += count) {
+    const std::size_t lane = (begin + r0) % kBlockLanes;
+    count = rows.rows - r0 < kBlockLanes - lane ? rows.rows - r0 : kBlockLanes - lane;
+    std::int8_t* const codes = reinterpret_cast<std::int8_t*>(tile) + (begin + r0 - lane) * rows.cols + lane;
     for (std::size_t c0 = 0; c0 < rows.cols; c0 += kBlock) {
       std::uint16_t* const block_scales = scales + c0 / kBlock * kTileRows + begin + r0;
       for (std::size_t r = 0; r < count; ++r) block_scales[r] = quantize_block(rows.row(r0 + r) + c0, block[r]);
       for (std::size_t c = 0; c < kBlock; ++c) {
-        std::int8_t* const lanes = codes + (c0 + c) * kTileRows + begin + r0;
-        for (std::size_t r = 0; r < count; ++r) lanes[r] = block[r][c];
+        for (std::size_t r = 0; r < count; ++r) codes[(c0 + c) * kBlockLanes + r] = block[r][c];
       }
     }
   }
@@ -88,21 +87,21 @@ void write_q8_0_keys(MatView<const float> rows, std::size_t begin, std::byte* ti
 
 // ---- score and accumulate
 
-// logits[query, token] = sum over blocks of scale * (sum over the block's channels of q * code)
+// logits[query, token] = sum over blocks of scale * (sum over the block's channels of q * code) for a block of 32 tokens.
 template <int kQueries>
 struct ScoreBlocks {
-  PlainRows<std::int8_t> keys;              // channel 0, at the token of lane 0
-  const std::uint16_t* scales = nullptr;    // [head_dim / 32][64], likewise
+  PlainRows<std::int8_t> keys;            // [head_dim][32 tokens]
+  const std::uint16_t* scales = nullptr;  // [head_dim / 32][64], at the first token
   std::size_t head_dim = 0;
-  const float* q = nullptr;   // [kQueries, head_dim]
-  float* logits = nullptr;    // [kQueries, 64]
+  const float* q = nullptr;  // [kQueries, head_dim]
+  float* logits = nullptr;   // [kQueries, 64]
 
   template <int kVectors, class D>
   HWY_NOINLINE void run(D d, std::size_t lane) const {
     constexpr std::size_t kLanes = hn::MaxLanes(D());
     for (std::size_t c = 0; c < head_dim; c += kBlock) {
       PlainRows<std::int8_t> block = keys;
-      block.first += c * kTileRows + lane;
+      block.first += c * kBlockLanes + lane;
       LaneSums<kQueries, kVectors, D> sums;
       sums.clear(d);
       add_products(d, block, kBlock, q + c, head_dim, sums);
@@ -123,16 +122,18 @@ struct ScoreQ8 {
   template <int kQueries>
   static HWY_INLINE void run(const TileFormat& format, const ScoreArgs& args, std::size_t query) {
     const std::size_t head_dim = static_cast<std::size_t>(format.head_dim);
-    const std::size_t first = static_cast<std::size_t>(args.begin) / 8 * 8;
-    const std::size_t lanes = (static_cast<std::size_t>(args.end) + 7) / 8 * 8 - first;
+    const std::size_t begin = static_cast<std::size_t>(args.begin);
+    const std::size_t end = static_cast<std::size_t>(args.end);
+    const std::size_t first = begin / kBlockLanes * kBlockLanes;
     alignas(64) float logits[kQueries][kTileRows] = {};
-    const PlainRows<std::int8_t> keys{reinterpret_cast<const std::int8_t*>(args.tile) + first, kTileRows,
-                                      bytes_ahead(args.tile, args.next)};
-    const std::uint16_t* const scales = tile_scales(args.tile, head_dim) + first;
-    for_lane_blocks<kQueries>(lanes, ScoreBlocks<kQueries>{keys, scales, head_dim, args.q + query * head_dim, logits[0]});
+    for (std::size_t t = first; t < end; t += kBlockLanes) {
+      const PlainRows<std::int8_t> keys{reinterpret_cast<const std::int8_t*>(args.tile) + t * head_dim, kBlockLanes,
+                                        bytes_ahead(args.tile, args.next)};
+      for_lanes<kQueries>(kBlockLanes, ScoreBlocks<kQueries>{keys, tile_scales(args.tile, head_dim) + t, head_dim,
+                                                             args.q + query * head_dim, logits[0] + (t - first)});
+    }
     for (std::size_t k = 0; k < kQueries; ++k) {
-      std::memcpy(args.logits + (query + k) * args.logit_stride, logits[k] + (static_cast<std::size_t>(args.begin) - first),
-                  static_cast<std::size_t>(args.end - args.begin) * sizeof(float));
+      std::memcpy(args.logits + (query + k) * args.logit_stride, logits[k] + (begin - first), (end - begin) * sizeof(float));
     }
   }
 };
@@ -162,9 +163,10 @@ struct AccumulateQ8 {
       for (; r < rows; ++r) {
         for (int k = 0; k < kQueries; ++k) scaled[k][r] = float_from_f16(scales[r]) * weights[k * args.weight_stride + r];
       }
-      const PlainRows<std::int8_t> values{reinterpret_cast<const std::int8_t*>(args.tile) + begin * head_dim + c, head_dim, ahead};
-      for_lane_blocks<kQueries>(kBlock, AddPlainRows<kQueries, std::int8_t>{values, rows, scaled[0], kTileRows,
-                                                                            args.out + query * head_dim + c, head_dim});
+      const PlainRows<std::int8_t> values{reinterpret_cast<const std::int8_t*>(args.tile) + c * kTileRows + begin * kBlock, kBlock,
+                                          ahead};
+      for_lanes<kQueries>(kBlock, AddPlainRows<kQueries, std::int8_t>{values, rows, scaled[0], kTileRows,
+                                                                      args.out + query * head_dim + c, head_dim});
     }
   }
 };
@@ -202,7 +204,11 @@ void decode(const TileFormat& format, const std::byte* tile, int begin, int end,
   const std::uint16_t* scales = reinterpret_cast<const std::uint16_t*>(tile + kTileRows * format.head_dim);
   for (int row = begin; row < end; ++row) {
     for (int c = 0; c < format.head_dim; ++c) {
-      const int at = format.side == Side::kKey ? c * kTileRows + row : row * format.head_dim + c;
+      const bool keys = format.side == Side::kKey;
+      const int lane = keys ? row : c;
+      const int step = keys ? c : row;
+      const int steps = keys ? format.head_dim : kTileRows;
+      const int at = lane / kBlock * kBlock * steps + step * kBlock + lane % kBlock;
       const float scale = float_from_f16(scales[c / kBlock * kTileRows + row]);
       out.row(static_cast<std::size_t>(row - begin))[c] = scale * static_cast<float>(codes[at]);
     }

@@ -1,5 +1,6 @@
 #include "bench/runner/measure_sample.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -16,7 +17,7 @@ namespace {
 class MeasureTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    path_ = (std::filesystem::temp_directory_path() / ("kvartet_measure_" + std::to_string(getpid()) + ".gguf")).string();
+    path_ = (std::filesystem::temp_directory_path() / fmt::format("kvartet_measure_{}.gguf", getpid())).string();
     const Status written = write_tiny_model(path_, {.hidden = 128, .heads = 4, .kv_heads = 2, .head_dim = 32, .context = 768});
     ASSERT_TRUE(written.ok()) << written.message();
   }
@@ -35,7 +36,7 @@ class MeasureTest : public ::testing::Test {
     Sample s;
     s.id = "s0";
     s.before = "Read this. ";
-    for (int i = 0; i < words; ++i) s.document += "w" + std::to_string(i % 7) + " ";
+    for (int i = 0; i < words; ++i) s.document.append("w").append(std::to_string(i % 7)).append(" ");
     s.question = "Which word?";
     s.answers = {"w1"};
     s.gold = "The word w1.";

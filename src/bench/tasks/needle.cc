@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 
@@ -15,8 +16,9 @@ namespace {
 
 constexpr int kDefaultSamples = 20;
 constexpr std::uint64_t kStartStream = std::uint64_t{3} << 32;
-constexpr int kNewTokensPerNeedle = 16;  // a clause has about 12 tokens
-constexpr int kNewTokens = 16;
+// A short clause has about 12 tokens, the long one of a single fact about 30.
+constexpr int kNewTokensPerNeedle = 16;
+constexpr int kNewTokens = 32;
 
 std::string words_joined(const std::vector<std::string>& parts) {
   std::string out;
@@ -27,23 +29,36 @@ std::string words_joined(const std::vector<std::string>& parts) {
   return out;
 }
 
-std::string question_text(const std::vector<NeedleFact>& facts) {
-  std::vector<std::string> subjects;
-  for (const NeedleFact& fact : facts) subjects.push_back(fact.name + " in " + fact.place);
-  const char* form = facts.size() == 1 ? "What is the locker number of {}?" : "What are the locker numbers of {}?";
-  return fmt::format("\n\nUse the text above to answer this question. {}", fmt::format(fmt::runtime(form), words_joined(subjects)));
+// One fact is stated at length, several briefly. The words of an answer that only repeat the question cost no cache any
+// likelihood, so they set how much one lost value weighs: with about 30 tokens an answer, a quarter of a nat per token, and
+// 20 samples tell differences of 0.05 apart.
+std::string subject(const NeedleFact& fact, std::size_t facts) {
+  if (facts > 1) return fmt::format("{} in {}", fact.name, fact.place);
+  return fmt::format("the number of the locker that {} and a friend rented at the old railway station in {} for the whole summer", fact.name,
+                     fact.place);
 }
 
-// The facts restated: what the likelihood is measured on. A single fact is said twice: the second time anybody who has
-// read the first can repeat it, so the answer is as long as several facts' (about 35 tokens), and one lost fact weighs a
-// fifth of a nat per token instead of half a nat: 20 samples then tell differences of 0.05 nats apart.
+std::string clause(const NeedleFact& fact, std::size_t facts) {
+  return fmt::format("{}{} is {}", facts > 1 ? "the locker number of " : "", subject(fact, facts), fact.value);
+}
+
+std::string sentence(std::string text) {
+  text[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(text[0])));
+  return text + ".";
+}
+
+std::string question_text(const std::vector<NeedleFact>& facts) {
+  std::vector<std::string> subjects;
+  for (const NeedleFact& fact : facts) subjects.push_back(subject(fact, facts.size()));
+  return fmt::format("\n\nUse the text above to answer this question. What {}{}?", facts.size() > 1 ? "are the locker numbers of " : "is ",
+                     words_joined(subjects));
+}
+
+// The facts restated as one sentence: what the likelihood is measured on.
 std::string gold_text(const std::vector<NeedleFact>& facts) {
-  if (facts.size() == 1) return fmt::format("{} This is what the text says: {}.", facts[0].sentence(), facts[0].clause());
   std::vector<std::string> clauses;
-  for (const NeedleFact& fact : facts) clauses.push_back(fact.clause());
-  std::string out = words_joined(clauses) + ".";
-  out[0] = 'T';
-  return out;
+  for (const NeedleFact& fact : facts) clauses.push_back(clause(fact, facts.size()));
+  return sentence(words_joined(clauses));
 }
 
 // `sentences` sentences from `start` on, around the end if need be, with fact j in front of the sentence at its depth.
@@ -53,7 +68,7 @@ std::string document_text(const Haystack& haystack, std::size_t start, std::size
   std::size_t next = 0;
   for (std::size_t i = 0; i <= sentences; ++i) {
     while (next < facts.size() && static_cast<std::size_t>(depths[next] * static_cast<double>(sentences)) <= i) {
-      out += facts[next++].sentence();
+      out += sentence(clause(facts[next++], facts.size()));
       out += ' ';
     }
     if (i < sentences) out += haystack.sentences[(start + i) % haystack.sentences.size()];

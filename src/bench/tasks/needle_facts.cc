@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <cmath>
 #include <string_view>
 
@@ -39,12 +38,6 @@ double van_der_corput(std::uint64_t i) {
 }
 
 }  // namespace
-
-std::string NeedleFact::sentence() const {
-  std::string out = clause() + ".";
-  out[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(out[0])));
-  return out;
-}
 
 std::vector<NeedleFact> needle_facts(std::uint64_t seed, int sample, int count) {
   KV_CHECK(count >= 1 && count <= kMaxNeedles);

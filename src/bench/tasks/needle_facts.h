@@ -1,4 +1,4 @@
-// Facts nobody can know without reading the prompt: "The locker number of Marta in Lisbon is 482."
+// Facts nobody can know without reading the prompt: Marta's locker in Lisbon has the number 482.
 //
 // Values are digits on purpose: models read most digits token by token and guess an unseen one with about ln 10 nats, so
 // the likelihood that a lost fact costs varies little from sample to sample and few samples tell caches apart.
@@ -14,9 +14,6 @@ struct NeedleFact {
   std::string name;   // "Marta"
   std::string place;  // "Lisbon"
   std::string value;  // "482"
-
-  std::string clause() const { return "the locker number of " + name + " in " + place + " is " + value; }
-  std::string sentence() const;  // the clause as a sentence of its own
 };
 
 // `count` facts (at most kMaxNeedles) with different names, places and values. A pure function of its arguments.
