@@ -106,6 +106,10 @@ Result<FidelityReport> measure_fidelity(Engine& engine, std::span<const Token> t
                            .rows = {}};
   for (std::size_t c = 1; c < all.size(); ++c) {
     const LogitComparison& comparison = comparisons[c];
+    if (!std::isfinite(comparison.perplexity()) || !std::isfinite(comparison.reference_perplexity())) {
+      return bad_input(fmt::format("the perplexity is {} through {} and {} through {}, not a number; check the model file", comparison.perplexity(),
+                                   all[c].canonical, comparison.reference_perplexity(), reference.canonical));
+    }
     const SequenceCache& cache = sequences[c].cache;
     const double allocated = static_cast<double>(cache.bytes().allocated);
     const double f16 = static_cast<double>(f16_bytes(engine.shape(), cache.next_position()));

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cache/spec.h"
+#include "core/arena.h"
 #include "core/status.h"
 
 namespace kvartet {
@@ -18,6 +19,7 @@ namespace kvartet {
 struct SpeedOptions {
   std::string model_path;
   int threads = 1;
+  std::size_t fast_tier_bytes = Arena::kNoCap;  // cap over all of our caches
   std::vector<CacheSpec> specs;
   std::vector<int> depths;       // tokens in the cache before decode; prefill at depth N is N tokens from empty
   int gen = 32;                  // tokens decoded per measurement

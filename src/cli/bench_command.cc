@@ -7,6 +7,7 @@
 
 #include "bench/runner/benchmark.h"
 #include "bench/runner/predictions.h"
+#include "bench/tasks/task.h"
 #include "cli/command.h"
 #include "core/file_system.h"
 #include "engine/engine.h"
@@ -76,6 +77,7 @@ void print_dry_run(const std::vector<PlannedTask>& plan, const std::vector<Cache
 
 Status bench(BenchFlags& flags) {
   KV_ASSIGN(std::vector<CacheSpec> specs, parse_specs(flags.kv));
+  for (const std::string& task : flags.request.tasks) KV_TRY(make_task(task, flags.request.metric).status());
   flags.request.question_position = flags.question_position == "unseen" ? QuestionPosition::kUnseen : QuestionPosition::kSeen;
   FileSystem& files = FileSystem::real();
   EngineOptions options;
@@ -108,6 +110,9 @@ Status bench(BenchFlags& flags) {
   KV_TRY(print_report(results, flags.json));
   if (summary.samples_resumed > 0) print_note(fmt::format("{} samples were in {} already; {} were run now", summary.samples_resumed, flags.out, summary.samples_run));
   if (summary.cancelled) return cancelled(fmt::format("interrupted; what was finished is in {}, and the same command goes on from there", flags.out));
+  if (summary.outcomes_failed > 0) {
+    return internal_error(fmt::format("{} answers failed, for the reasons given with the table; the same command tries them again", summary.outcomes_failed));
+  }
   return {};
 }
 

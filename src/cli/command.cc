@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
@@ -30,7 +31,8 @@ void install_interrupt_handler() {
   action.sa_handler = on_interrupt;
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
-  signal(SIGPIPE, SIG_IGN);
+  signal(SIGPIPE, SIG_IGN);  // these two: the write fails instead, and is reported
+  signal(SIGXFSZ, SIG_IGN);
 }
 
 void add_model_flags(CLI::App* command, ModelFlags* flags) {
@@ -60,7 +62,7 @@ std::string resolve_model(const std::string& name) {
   for (const fs::path& place : places) {
     if (fs::exists(place, ignored)) return place.string();
   }
-  return places.back().lexically_normal().string();
+  return name == "smollm2" ? places.back().lexically_normal().string() : name;
 }
 
 Result<std::vector<CacheSpec>> parse_specs(const std::vector<std::string>& texts) {
@@ -107,6 +109,11 @@ void print(std::string_view text) {
   std::fflush(stdout);
 }
 
-void print_note(std::string_view text) { std::fputs(fmt::format("{}\n", text).c_str(), stderr); }
+void print_note(std::string_view text) {
+  std::string line(text);
+  // File names and flags appear in sentences, and may hold anything.
+  std::replace_if(line.begin(), line.end(), [](char c) { return static_cast<unsigned char>(c) < ' ' || c == 127; }, ' ');
+  std::fputs((line + "\n").c_str(), stderr);
+}
 
 }  // namespace kvartet

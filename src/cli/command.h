@@ -44,7 +44,7 @@ void install_interrupt_handler();
 void show_progress(std::string_view what, double share);
 bool stderr_is_terminal();
 void print(std::string_view text);       // standard output
-void print_note(std::string_view text);  // standard error, one line
+void print_note(std::string_view text);  // standard error, one line: control characters become blanks
 
 void add_run(CLI::App& app, Action* action);
 void add_explain(CLI::App& app, Action* action);

@@ -51,7 +51,11 @@ int run(int argc, char** argv) {
   warn_about_passive_waiting();
   install_interrupt_handler();
   const Status status = action();
-  return status.ok() ? 0 : fail(status);
+  if (!status.ok()) return fail(status);
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    return fail(io_error("standard output could not be written to its end; is the disk full, or has its reader left?"));
+  }
+  return 0;
 }
 
 }  // namespace

@@ -22,6 +22,7 @@ struct RunFlags {
   std::string kv = "full";
   std::string prompt;
   std::string file;
+  std::size_t sources = 0;  // how often -p or -f was given, also with an empty text
   std::vector<std::string> questions;
   GenerateOptions generate;
   bool raw = false;
@@ -62,21 +63,48 @@ Result<std::string> prompt_text(const RunFlags& flags) {
   return flags.prompt;
 }
 
-// The document is read and sealed once; what a question adds is built per question.
-Result<std::vector<Token>> sealed_part(const Vocabulary& vocabulary, const RunFlags& flags, PromptForm form, const std::string& text) {
-  if (flags.questions.empty()) return build_prompt(vocabulary, form, {text, ""});
-  KV_ASSIGN(std::vector<Token> tokens, document_part(vocabulary, form, text));
+struct Question {
+  std::string text;
+  std::vector<Token> tokens;
+};
+
+// The document is read and sealed once; every question adds its tokens to a fork of that.
+struct Prompt {
+  std::vector<Token> sealed;
+  std::vector<Question> questions;  // without --question: one, which adds nothing
+};
+
+Result<Prompt> tokenized(const Vocabulary& vocabulary, const RunFlags& flags, PromptForm form, const std::string& text) {
+  Prompt prompt;
+  if (flags.questions.empty()) {
+    KV_ASSIGN(prompt.sealed, build_prompt(vocabulary, form, {text, ""}));
+    prompt.questions.emplace_back();
+    return prompt;
+  }
   if (text.empty()) return bad_input("the document is empty: give text with -p or a file with -f");
-  return tokens;
+  KV_ASSIGN(prompt.sealed, document_part(vocabulary, form, text));
+  for (const std::string& question : flags.questions) {
+    if (question.empty()) return bad_input("a question is empty: give text with --question or leave it out");
+    KV_ASSIGN(std::vector<Token> tokens, question_part(vocabulary, form, "\n\n" + question));
+    prompt.questions.push_back({question, std::move(tokens)});
+  }
+  return prompt;
 }
 
-Result<Answer> answer(Engine& engine, const RunFlags& flags, PromptForm form, Sequence sequence, const std::string& question, double begin) {
-  Answer result;
-  result.question = question;
-  if (!question.empty()) {
-    KV_ASSIGN(std::vector<Token> tokens, question_part(engine.vocabulary(), form, "\n\n" + question));
-    KV_TRY(engine.extend(sequence, tokens));
+// Before minutes go into reading a document whose last question finds no room.
+Status check_room(const Prompt& prompt, int context, int max_tokens) {
+  for (const Question& question : prompt.questions) {
+    const std::size_t tokens = prompt.sealed.size() + question.tokens.size();
+    if (tokens + (max_tokens > 0 ? 1 : 0) <= static_cast<std::size_t>(context)) continue;
+    return exhausted(fmt::format("the prompt has {} tokens, and the model's context holds {} together with the answer; shorten the text", tokens, context));
   }
+  return {};
+}
+
+Result<Answer> answer(Engine& engine, const RunFlags& flags, Sequence sequence, const Question& question, double begin) {
+  Answer result;
+  result.question = question.text;
+  KV_TRY(engine.extend(sequence, question.tokens));
   result.prompt_tokens = sequence.cache.next_position();
   double first = 0;
   Sequence* list[] = {&sequence};
@@ -108,7 +136,7 @@ Json answer_json(const Answer& a) {
 }
 
 Status run(const RunFlags& flags) {
-  if (flags.file.empty() == flags.prompt.empty()) return usage_error("give the prompt with either -p TEXT or -f FILE");
+  if (flags.sources != 1) return usage_error("give the prompt with either -p TEXT or -f FILE, once");
   if (flags.raw && flags.chat) return usage_error("--raw and --chat exclude each other; choose one");
   KV_ASSIGN(std::vector<CacheSpec> specs, parse_specs({flags.kv}));
   KV_ASSIGN(std::string text, prompt_text(flags));
@@ -120,26 +148,30 @@ Status run(const RunFlags& flags) {
   KV_ASSIGN(std::unique_ptr<Engine> engine, Engine::open(options));
 
   const double begin = Clock::real().seconds();
+  KV_ASSIGN(const std::vector<Completion> none, engine->generate({}, flags.generate));  // refuses senseless options
+  KV_CHECK(none.empty());
   if (flags.chat && engine->vocabulary().chat_family().empty()) {
     return usage_error("--chat: this model has no chat template that is known here; leave the flag out");
   }
+  if (!flags.raw && engine->vocabulary().chat_family().empty()) {
+    print_note("note: this model has no chat template that is known here and continues the plain text, as with --raw");
+  }
   const PromptForm form = flags.raw ? PromptForm::kRaw : PromptForm::kChat;
-  KV_ASSIGN(std::vector<Token> prompt, sealed_part(engine->vocabulary(), flags, form, text));
-  KV_ASSIGN(std::vector<Sequence> sealed, engine->prefill(prompt, specs, [](double share) { show_progress("reading", share); }));
+  KV_ASSIGN(const Prompt prompt, tokenized(engine->vocabulary(), flags, form, text));
+  KV_TRY(check_room(prompt, engine->shape().context, flags.generate.max_tokens));
+  KV_ASSIGN(std::vector<Sequence> sealed, engine->prefill(prompt.sealed, specs, [](double share) { show_progress("reading", share); }));
   const double sealed_at = Clock::real().seconds();
   const Json kv = kv_json(sealed[0].cache, engine->shape());
   if (!sealed[0].cache.acted() && specs[0].canonical != "full" && specs[0].canonical != "f32") {
-    print_note(fmt::format("note: {} did not act on {} tokens: nothing was dropped or written in fewer bits", specs[0].canonical, prompt.size()));
+    print_note(fmt::format("note: {} did not act on {} tokens: nothing was dropped or written in fewer bits", specs[0].canonical, prompt.sealed.size()));
   }
 
-  std::vector<std::string> questions = flags.questions;
-  if (questions.empty()) questions.emplace_back();
   std::vector<Answer> answers;
-  for (const std::string& question : questions) {
+  for (const Question& question : prompt.questions) {
     // A later question did not wait for the earlier answers: its clock starts where the sealed document was ready.
     const double start = answers.empty() ? begin : Clock::real().seconds() - (sealed_at - begin);
-    if (!flags.json && questions.size() > 1) print(fmt::format("Question: {}\n", question));
-    KV_ASSIGN(Answer a, answer(*engine, flags, form, sealed[0].fork(), question, start));
+    if (!flags.json && prompt.questions.size() > 1) print(fmt::format("Question: {}\n", question.text));
+    KV_ASSIGN(Answer a, answer(*engine, flags, sealed[0].fork(), question, start));
     if (!flags.json) {
       print("\n");
       print_summary(sealed[0], kv, a);
@@ -180,7 +212,10 @@ void add_run(CLI::App& app, Action* action) {
   command->add_flag("--raw", flags->raw, "no chat template: the model continues the text");
   command->add_flag("--chat", flags->chat, "insist on the model's chat template (the default where it has one)");
   command->add_flag("--json", flags->json, "one JSON document on standard output");
-  command->callback([flags, action] { *action = [flags] { return run(*flags); }; });
+  command->callback([flags, action, command] {
+    flags->sources = command->count("--prompt") + command->count("--file");
+    *action = [flags] { return run(*flags); };
+  });
 }
 
 }  // namespace kvartet

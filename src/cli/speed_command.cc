@@ -50,6 +50,7 @@ Status speed(SpeedFlags& flags) {
   KV_ASSIGN(flags.options.specs, parse_specs(flags.kv));
   flags.options.model_path = resolve_model(flags.model.model);
   flags.options.threads = resolved_threads(flags.model);
+  flags.options.fast_tier_bytes = flags.model.fast_tier_bytes;
   flags.options.depths = flags.depths;
   flags.options.peer = !flags.peer.empty();
   flags.options.cancel = &interrupted();

@@ -20,11 +20,12 @@ namespace {
 
 std::string reason(int error) { return std::generic_category().message(error); }
 
-// One sentence for a refused operation. A full disk is exhaustion (exit 4), everything else is the system's refusal (exit 5).
+// One sentence for a refused operation. A full disk or memory is exhaustion (exit 4), everything else is the system's refusal (exit 5).
 Status refused(std::string_view verb, const std::string& path, int error) {
   if (error == ENOSPC || error == EDQUOT || error == EFBIG) {
     return exhausted(fmt::format("cannot {} '{}': {}; free some space or choose another folder", verb, path, reason(error)));
   }
+  if (error == ENOMEM) return exhausted(fmt::format("cannot {} '{}': {}; allow the process more memory", verb, path, reason(error)));
   return io_error(fmt::format("cannot {} '{}': {}", verb, path, reason(error)));
 }
 

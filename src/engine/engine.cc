@@ -160,6 +160,7 @@ Status Engine::extend(Sequence& sequence, std::span<const Token> tokens) {
 Status Engine::decode(std::span<Sequence* const> sequences, std::span<const Token> tokens) {
   KV_CHECK(sequences.size() == tokens.size());
   if (sequences.empty()) return {};
+  if (impl_->is_cancelled()) return cancelled_now();
   KV_TRY(impl_->check_tokens(tokens));
   for (Sequence* sequence : sequences) {
     if (sequence->cache.next_position() + static_cast<int>(sequence->pending.size()) < shape().context) continue;

@@ -23,14 +23,14 @@ Result<Token> most_likely(std::span<const float> logits) {
   float best_logit = -std::numeric_limits<float>::infinity();
   for (std::size_t i = 0; i < logits.size(); ++i) {
     if (std::isnan(logits[i]))
-      return internal_error(fmt::format("the model gave NaN for token {}; its weights or the cache are damaged", i));
+      return bad_input(fmt::format("the model gave NaN for token {}; its weights or the cache are damaged", i));
     if (logits[i] > best_logit) {
       best_logit = logits[i];
       best = static_cast<Token>(i);
     }
   }
   if (best < 0 || !std::isfinite(best_logit))
-    return internal_error("the model gave no finite logit; its weights or the cache are damaged");
+    return bad_input("the model gave no finite logit; its weights or the cache are damaged");
   return best;
 }
 

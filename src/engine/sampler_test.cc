@@ -28,10 +28,10 @@ TEST(Sampler, GreedyTakesTheLowestOfEqualTokens) {
 }
 
 TEST(Sampler, DamagedLogitsAreAnError) {
-  EXPECT_EQ(sample(std::vector<float>{0, NAN, 1}, {}, 0).status().code(), Code::kInternal);
-  EXPECT_EQ(sample(std::vector<float>{-kInf, -kInf}, {}, 0).status().code(), Code::kInternal);
-  EXPECT_EQ(sample(std::vector<float>{0, kInf}, {}, 0).status().code(), Code::kInternal);
-  EXPECT_EQ(sample(std::vector<float>{}, {}, 0).status().code(), Code::kInternal);
+  EXPECT_EQ(sample(std::vector<float>{0, NAN, 1}, {}, 0).status().code(), Code::kBadInput);
+  EXPECT_EQ(sample(std::vector<float>{-kInf, -kInf}, {}, 0).status().code(), Code::kBadInput);
+  EXPECT_EQ(sample(std::vector<float>{0, kInf}, {}, 0).status().code(), Code::kBadInput);
+  EXPECT_EQ(sample(std::vector<float>{}, {}, 0).status().code(), Code::kBadInput);
 }
 
 TEST(Sampler, SenselessOptionsAreRefused) {

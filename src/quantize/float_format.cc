@@ -86,7 +86,7 @@ HWY_INLINE void score_queries(const TileFormat& format, const ScoreArgs& args, s
   for (std::size_t t = first; t < end; t += kBlockLanes) {
     const PlainRows<T> keys{reinterpret_cast<const T*>(args.tile) + t * head_dim, kBlockLanes};
     for_lanes<kQueries>(kBlockLanes, AddPlainRows<kQueries, T>{keys, head_dim, args.q + query * head_dim, head_dim,
-                                                                sums[0] + (t - first), kTileRows});
+                                                               sums[0] + (t - first), kTileRows});
   }
   for (std::size_t q = 0; q < kQueries; ++q) {
     std::memcpy(args.logits + (query + q) * args.logit_stride, sums[q] + (begin - first), (end - begin) * sizeof(float));
@@ -102,7 +102,7 @@ HWY_INLINE void accumulate_queries(const TileFormat& format, const AccumulateArg
     const std::size_t width = smaller(kBlockLanes, head_dim - c);
     const PlainRows<T> values{reinterpret_cast<const T*>(args.tile) + c * kTileRows + begin * width, width};
     for_lanes<kQueries>(width, AddPlainRows<kQueries, T>{values, rows, args.weights + query * args.weight_stride,
-                                                               args.weight_stride, args.out + query * head_dim + c, head_dim});
+                                                         args.weight_stride, args.out + query * head_dim + c, head_dim});
   }
 }
 
@@ -123,9 +123,7 @@ struct Accumulate {
 
 void score_f32(const TileFormat& format, const ScoreArgs& args) { for_query_chunks<Score<float>>(format, args); }
 void score_f16(const TileFormat& format, const ScoreArgs& args) { for_query_chunks<Score<std::uint16_t>>(format, args); }
-void accumulate_f32(const TileFormat& format, const AccumulateArgs& args) {
-  for_query_chunks<Accumulate<float>>(format, args);
-}
+void accumulate_f32(const TileFormat& format, const AccumulateArgs& args) { for_query_chunks<Accumulate<float>>(format, args); }
 void accumulate_f16(const TileFormat& format, const AccumulateArgs& args) {
   for_query_chunks<Accumulate<std::uint16_t>>(format, args);
 }
@@ -172,9 +170,7 @@ Status encode_f16(const TileFormat& format, std::byte* tile, int begin, MatView<
 float widen(float x) { return x; }
 float widen(std::uint16_t x) { return float_from_f16(x); }
 
-int key_index(int row, int channel, int head_dim) {
-  return row / kLanes * kLanes * head_dim + channel * kLanes + row % kLanes;
-}
+int key_index(int row, int channel, int head_dim) { return row / kLanes * kLanes * head_dim + channel * kLanes + row % kLanes; }
 int value_index(int row, int channel, int head_dim) {
   const int block = channel / kLanes * kLanes;
   return block * kTileRows + row * std::min(kLanes, head_dim - block) + channel - block;

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "core/float16.h"
+#include "quantize/kivi_layout.h"
 #include "quantize/row_check.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -13,52 +14,6 @@
 
 #include "quantize/lane_products-inl.h"
 #include "simd/f16_lanes-inl.h"
-
-#ifndef KVARTET_KIVI_LAYOUT
-#define KVARTET_KIVI_LAYOUT
-namespace kvartet {
-namespace {
-
-constexpr std::size_t kKiviRows = 128;
-constexpr std::size_t kKiviLanes = 32;  // lanes of a block
-constexpr std::size_t kKiviMaxHeadDim = 1024;
-
-// Where things are in a tile: words [blocks][words_per_lane][32], then scales and zeros [groups][params_per_group].
-struct KiviLayout {
-  explicit KiviLayout(const TileFormat& f)
-      : head_dim(static_cast<std::size_t>(f.head_dim)), group(static_cast<std::size_t>(f.group)),
-        words_per_lane((f.side == Side::kKey ? head_dim : kKiviRows) * static_cast<std::size_t>(f.bits) / 32),
-        params_per_group(f.side == Side::kKey ? head_dim : kKiviRows),
-        word_bytes(kKiviRows * head_dim * static_cast<std::size_t>(f.bits) / 8),
-        param_bytes(kKiviRows * head_dim / group * sizeof(std::uint16_t)) {}
-
-  template <class Byte>
-  auto* words(Byte* tile, std::size_t block) const {
-    return reinterpret_cast<MatchConst<Byte, std::uint32_t>*>(tile) + block * words_per_lane * kKiviLanes;
-  }
-  template <class Byte>
-  auto* scales(Byte* tile, std::size_t group_index) const {
-    return reinterpret_cast<MatchConst<Byte, std::uint16_t>*>(tile + word_bytes) + group_index * params_per_group;
-  }
-  template <class Byte>
-  auto* zeros(Byte* tile, std::size_t group_index) const {
-    return reinterpret_cast<MatchConst<Byte, std::uint16_t>*>(tile + word_bytes + param_bytes) + group_index * params_per_group;
-  }
-
-  template <class From, class To>
-  using MatchConst = std::conditional_t<std::is_const_v<From>, const To, To>;
-
-  std::size_t head_dim;
-  std::size_t group;
-  std::size_t words_per_lane;
-  std::size_t params_per_group;
-  std::size_t word_bytes;
-  std::size_t param_bytes;  // of all scales; as many again of zeros
-};
-
-}  // namespace
-}  // namespace kvartet
-#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace kvartet::HWY_NAMESPACE {
@@ -295,8 +250,8 @@ struct CodeProducts {
 // count is a multiple of 16, and i = 0 begins a word.
 template <int kBits, int kQueries>
 HWY_NOINLINE void fold_group(const float* HWY_RESTRICT from, std::size_t from_stride, const std::uint16_t* HWY_RESTRICT scales,
-                           const std::uint16_t* HWY_RESTRICT zeros, std::size_t count, std::uintptr_t ahead,
-                           float* HWY_RESTRICT x, std::size_t x_stride, float* HWY_RESTRICT offset) {
+                             const std::uint16_t* HWY_RESTRICT zeros, std::size_t count, std::uintptr_t ahead,
+                             float* HWY_RESTRICT x, std::size_t x_stride, float* HWY_RESTRICT offset) {
   const F8 d;
   hn::Vec<F8> sum[kQueries];
   for (int q = 0; q < kQueries; ++q) sum[q] = hn::Zero(d);
@@ -395,14 +350,14 @@ struct AccumulateKivi {
     float offset[kQueries] = {};
     for (std::size_t g = 0, channel = 0; channel < layout.head_dim; channel += kKiviLanes) {
       if (channel == g * layout.group) {
-        fold_group<kBits, kQueries>(weights, stride, layout.scales(args.tile, g) + first, layout.zeros(args.tile, g) + first, rows,
-                                    ahead, x, kKiviRows, offset);
+        fold_group<kBits, kQueries>(weights, stride, layout.scales(args.tile, g) + first, layout.zeros(args.tile, g) + first,
+                                    rows, ahead, x, kKiviRows, offset);
         ++g;
       }
       float* const out = args.out + query * layout.head_dim + channel;
       const std::uint32_t* const words = layout.words(args.tile, channel / kKiviLanes) + first / kSteps * kKiviLanes;
       for_lanes<kQueries>(kKiviLanes, CodeProducts<kBits, kQueries, Output::kAdd>{words, rows / kSteps, ahead, x, kKiviRows,
-                                                                                          offset, out, layout.head_dim});
+                                                                                  offset, out, layout.head_dim});
     }
   }
 };

@@ -162,7 +162,8 @@ TEST(KiviFormat, ErrorStaysBelowTheBound) {
     for (float& v : x) v += 600.0F;  // biased keys
     const std::vector<float> out = round_trip(make(bits, 32, Side::kValue, 32), x);
     for (std::size_t row = 0; row < kRows; ++row) {
-      const auto [low, high] = std::minmax_element(x.begin() + static_cast<long>(row * 32), x.begin() + static_cast<long>(row * 32 + 32));
+      const auto [low, high] =
+          std::minmax_element(x.begin() + static_cast<long>(row * 32), x.begin() + static_cast<long>(row * 32 + 32));
       const float s = (*high - *low) / levels;
       const float bound = s / 2.0F + 0x1p-11F * (std::abs(*low) + levels * s);
       for (std::size_t c = 0; c < 32; ++c) ASSERT_LE(std::abs(out[row * 32 + c] - x[row * 32 + c]), bound * 1.001F);

@@ -163,8 +163,8 @@ struct AccumulateQ8 {
       for (; r < rows; ++r) {
         for (int k = 0; k < kQueries; ++k) scaled[k][r] = float_from_f16(scales[r]) * weights[k * args.weight_stride + r];
       }
-      const PlainRows<std::int8_t> values{reinterpret_cast<const std::int8_t*>(args.tile) + c * kTileRows + begin * kBlock, kBlock,
-                                          ahead};
+      const PlainRows<std::int8_t> values{reinterpret_cast<const std::int8_t*>(args.tile) + c * kTileRows + begin * kBlock,
+                                          kBlock, ahead};
       for_lanes<kQueries>(kBlock, AddPlainRows<kQueries, std::int8_t>{values, rows, scaled[0], kTileRows,
                                                                       args.out + query * head_dim + c, head_dim});
     }
@@ -193,8 +193,7 @@ constexpr float kLimit = 65520.0F * 127.0F;  // a larger magnitude has a scale b
 
 Status encode(const TileFormat& format, std::byte* tile, int begin, MatView<const float> rows) {
   KV_TRY(check_finite(rows, "q8_0", kLimit));
-  const auto write =
-      format.side == Side::kKey ? HWY_DYNAMIC_DISPATCH(write_q8_0_keys) : HWY_DYNAMIC_DISPATCH(write_q8_0_values);
+  const auto write = format.side == Side::kKey ? HWY_DYNAMIC_DISPATCH(write_q8_0_keys) : HWY_DYNAMIC_DISPATCH(write_q8_0_values);
   write(rows, static_cast<std::size_t>(begin), tile);
   return {};
 }

@@ -64,8 +64,8 @@ void score_block(const Tiles& keys, int row, const float* q, float* logits) {
   const int tile_rows = keys.format().tile_rows;
   for (int r = row; r < row + kBlockRows; r += tile_rows) {
     const int index = r / tile_rows;
-    keys.format().kernels.score(keys.format(), {keys.tile(index), 0, tile_rows, q, kQueries, logits + (r - row), kBlockRows,
-                                                keys.tile(index + 1)});
+    keys.format().kernels.score(
+        keys.format(), {keys.tile(index), 0, tile_rows, q, kQueries, logits + (r - row), kBlockRows, keys.tile(index + 1)});
   }
 }
 
@@ -134,11 +134,14 @@ void plain_read(benchmark::State& state) {
   count_bytes(state, words.size() * 8);
 }
 
-std::string label(const FormatRequest& r) { return r.bits == 0 ? r.name : r.name + std::to_string(r.bits) + "g" + std::to_string(r.group); }
+std::string label(const FormatRequest& r) {
+  return r.bits == 0 ? r.name : r.name + std::to_string(r.bits) + "g" + std::to_string(r.group);
+}
 
 const int kRegistered = [] {
   benchmark::RegisterBenchmark("read", plain_read)->Unit(benchmark::kMillisecond);
-  for (const FormatRequest& r : std::vector<FormatRequest>{{"f16"}, {"f32"}, {"q8_0"}, {"kivi", 4, 32}, {"kivi", 2, 32}, {"kivi", 8, 32}, {"kivi", 4, 64}}) {
+  for (const FormatRequest& r : std::vector<FormatRequest>{
+           {"f16"}, {"f32"}, {"q8_0"}, {"kivi", 4, 32}, {"kivi", 2, 32}, {"kivi", 8, 32}, {"kivi", 4, 64}}) {
     benchmark::RegisterBenchmark(("decode/" + label(r)).c_str(), decode_step, r)->Unit(benchmark::kMillisecond);
     benchmark::RegisterBenchmark(("score_in_cache/" + label(r)).c_str(), in_cache, r, Side::kKey);
     benchmark::RegisterBenchmark(("accumulate_in_cache/" + label(r)).c_str(), in_cache, r, Side::kValue);

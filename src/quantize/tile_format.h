@@ -30,7 +30,7 @@ struct ScoreArgs {
   int end = 0;
   const float* q = nullptr;  // [queries, head_dim], scaled by 1/sqrt(head_dim) and prepared by prepare_queries
   int queries = 0;
-  float* logits = nullptr;          // logits[query * logit_stride + (row - begin)] is written
+  float* logits = nullptr;  // logits[query * logit_stride + (row - begin)] is written
   std::size_t logit_stride = 0;
   const std::byte* next = nullptr;  // the tile that comes next, for prefetching; may be null
 };
@@ -43,7 +43,7 @@ struct AccumulateArgs {
   const float* weights = nullptr;  // [queries, weight_stride]
   std::size_t weight_stride = 0;
   int queries = 0;
-  float* out = nullptr;             // [queries, head_dim], dense
+  float* out = nullptr;  // [queries, head_dim], dense
   const std::byte* next = nullptr;
 };
 
@@ -65,10 +65,10 @@ struct TileFormat {
   std::string name;  // "f16", "q8_0", "kivi4": as it appears in state listings
   Side side = Side::kKey;
   int head_dim = 0;
-  int tile_rows = 0;  // capacity; divides kBlockRows
-  int row_step = 1;   // rows are encoded in multiples of this (KIVI keys: the group length)
-  int bits = 0;       // of a code; 16 and 32 for f16 and f32
-  int group = 0;      // elements that share a scale; 0: no scales
+  int tile_rows = 0;    // capacity; divides kBlockRows
+  int row_step = 1;     // rows are encoded in multiples of this (KIVI keys: the group length)
+  int bits = 0;         // of a code; 16 and 32 for f16 and f32
+  int group = 0;        // elements that share a scale; 0: no scales
   int group_bytes = 0;  // of a group's scale, and of its zero point if it has one
   std::size_t tile_bytes = 0;
   TileKernels kernels;

@@ -28,7 +28,9 @@ TEST(TileFormat, NamesAreTheOnesThatCanBeMade) {
 }
 
 TEST(TileFormat, RefusesWhatDoesNotFit) {
-  const auto code = [](const FormatRequest& r, int head_dim) { return make_tile_format(r, Side::kKey, head_dim).status().code(); };
+  const auto code = [](const FormatRequest& r, int head_dim) {
+    return make_tile_format(r, Side::kKey, head_dim).status().code();
+  };
   EXPECT_EQ(code({"f16"}, 20), Code::kUsage);
   EXPECT_EQ(code({"f16"}, 0), Code::kUsage);
   EXPECT_EQ(code({"f16"}, 2048), Code::kUsage);
@@ -148,7 +150,8 @@ TEST_P(BadInput, OutliersAndSubnormalsStayWithinTheFormatsError) {
   for (std::size_t i = 0; i < x_.size(); ++i) ASSERT_LE(std::abs(out[i] - x_[i]), bound) << i;
 }
 
-INSTANTIATE_TEST_SUITE_P(T11, BadInput, testing::Combine(testing::ValuesIn(kRequests), testing::Values(Side::kKey, Side::kValue)));
+INSTANTIATE_TEST_SUITE_P(T11, BadInput,
+                         testing::Combine(testing::ValuesIn(kRequests), testing::Values(Side::kKey, Side::kValue)));
 
 // The largest f16 and the first number that is not one any more.
 TEST(F16Format, RoundsToNearestEvenUpToTheLimit) {

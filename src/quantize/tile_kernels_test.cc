@@ -73,6 +73,10 @@ class FilledTile {
     const std::vector<float> rows = normal_numbers(static_cast<std::size_t>(format_.tile_rows) * dim, 7);
     const Status s = format_.kernels.encode(format_, tile_, 0, {rows.data(), static_cast<std::size_t>(format_.tile_rows), dim});
     EXPECT_TRUE(s.ok()) << s.message();
+    const auto untouched = [](std::byte b) { return b == std::byte{0}; };
+    EXPECT_TRUE(std::all_of(bytes_.data(), tile_, untouched)) << "encode wrote before the tile";
+    EXPECT_TRUE(std::all_of(tile_ + format_.tile_bytes, bytes_.data() + bytes_.size(), untouched))
+        << "encode wrote after the tile";
     decoded_.resize(rows.size());
     format_.kernels.decode(format_, tile_, 0, format_.tile_rows,
                            {decoded_.data(), static_cast<std::size_t>(format_.tile_rows), dim});
@@ -90,9 +94,7 @@ class FilledTile {
 
 std::vector<std::pair<int, int>> row_ranges(int tile_rows) {
   std::vector<std::pair<int, int>> ranges = {{0, tile_rows}, {0, 1}, {3, 5}, {7, 8}, {1, 33}, {tile_rows - 1, tile_rows}};
-  ranges.push_back({5, tile_rows - 3});
-  ranges.push_back({17, 50});
-  ranges.push_back({8, 48});
+  ranges.insert(ranges.end(), {{5, tile_rows - 3}, {17, 50}, {8, 48}});
   return ranges;
 }
 
@@ -105,8 +107,8 @@ void check_score(const FormatRequest& request, int head_dim) {
       const int count = end - begin;
       const std::size_t stride = static_cast<std::size_t>(count) + 3;
       std::vector<float> logits(stride * static_cast<std::size_t>(queries) + 1, kGuard);
-      keys.format().kernels.score(
-          keys.format(), {keys.tile(), begin, end, q, queries, logits.data() + 1, stride, begin % 2 == 0 ? keys.tile() : nullptr});
+      keys.format().kernels.score(keys.format(), {keys.tile(), begin, end, q, queries, logits.data() + 1, stride,
+                                                  begin % 2 == 0 ? keys.tile() : nullptr});
       double largest = 0.0;
       double worst = 0.0;
       for (int k = 0; k < queries; ++k) {
@@ -145,8 +147,8 @@ void check_accumulate(const FormatRequest& request, int head_dim) {
       std::copy(before.begin(), before.end(), out.begin() + 1);
       // Nothing may be read past the last weight of the last query.
       std::vector<float> tight(weights.begin(), weights.end() - 2);
-      values.format().kernels.accumulate(values.format(), {values.tile(), begin, end, tight.data(), stride, queries, out.data() + 1,
-                                                           begin % 2 == 0 ? values.tile() : nullptr});
+      values.format().kernels.accumulate(values.format(), {values.tile(), begin, end, tight.data(), stride, queries,
+                                                           out.data() + 1, begin % 2 == 0 ? values.tile() : nullptr});
       double largest = 0.0;
       double worst = 0.0;
       for (int k = 0; k < queries; ++k) {
@@ -192,7 +194,7 @@ void check_encoding(const Case& c, int head_dim) {
     const TileFormat plain = make_tile_format(c.request, side, head_dim).value();
     const std::size_t rows = static_cast<std::size_t>(plain.tile_rows);
     std::vector<float> x = normal_numbers(rows * dim, 23);
-    for (std::size_t i = 0; i < x.size(); i += 17) x[i] *= 1e-7F;   // subnormal f16
+    for (std::size_t i = 0; i < x.size(); i += 17) x[i] *= 1e-7F;  // subnormal f16
     for (std::size_t i = 0; i < x.size(); i += 101) x[i] *= 1e3F;
     std::fill_n(x.begin(), dim, 0.0F);
     std::vector<std::byte> expected(plain.tile_bytes);

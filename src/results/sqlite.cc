@@ -14,10 +14,12 @@ Status sqlite_status(sqlite3* database, int code, const std::string& path) {
     case SQLITE_CANTOPEN:
       return io_error(fmt::format("The results file {} cannot be written ({}); choose a folder you may write to with -o.", path, reason));
     case SQLITE_FULL:
-    case SQLITE_IOERR:
-      return io_error(fmt::format(
+    case SQLITE_IOERR: {
+      std::string sentence = fmt::format(
           "The results file {} could not be written ({}); free space on that disk and repeat the command: finished samples are kept.", path,
-          reason));
+          reason);
+      return (code & 0xff) == SQLITE_FULL ? exhausted(std::move(sentence)) : io_error(std::move(sentence));
+    }
     case SQLITE_BUSY:
     case SQLITE_LOCKED:
       return io_error(fmt::format("The results file {} is in use by another process ({}); wait for it or choose another folder with -o.",

@@ -69,8 +69,9 @@ TEST(F16Lanes, EveryNumberWidensAsInCore) {
 
 TEST(F16Lanes, NarrowingRoundsAsInCore) {
   // Numbers of every exponent, ties between neighbours, and the borders of the ranges.
-  std::vector<float> numbers = {0.0F, -0.0F, 0x1p-24F, 0x1p-25F, 0x1.8p-25F, 0x1p-14F, 0x1.ffcp-15F, 0x1.ffep-15F, 65504.0F, -65519.0F,
-                                0x1p-126F, std::numeric_limits<float>::denorm_min()};
+  std::vector<float> numbers = {0.0F,       -0.0F,     0x1p-24F,     0x1p-25F,
+                                0x1.8p-25F, 0x1p-14F,  0x1.ffcp-15F, 0x1.ffep-15F,
+                                65504.0F,   -65519.0F, 0x1p-126F,    std::numeric_limits<float>::denorm_min()};
   Rng rng(5);
   for (int exponent = -30; exponent < 15; ++exponent) {
     for (int i = 0; i < 200; ++i) {

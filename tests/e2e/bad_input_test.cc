@@ -179,8 +179,9 @@ TEST_F(BadInput, OutputThatCannotBeWritten) {
   if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "there is no /dev/full here";
   Surroundings full;
   full.output = "/dev/full";
-  EXPECT_TRUE(is_sentence(run({"methods"}, full), 4, "output"));
-  EXPECT_TRUE(is_sentence(run({"run", "-m", model_, "-p", "text", "-n", "2", "--json", "--threads", "1"}, full), 4, "output"));
+  EXPECT_TRUE(is_sentence(run({"methods"}, full), 5, "output"));
+  EXPECT_TRUE(is_sentence(run({"explain", "-m", model_, "--kv", "full", "--prompt-tokens", "9"}, full), 5, "output"));
+  EXPECT_EQ(run({"run", "-m", model_, "-p", "text", "-n", "2", "--threads", "1"}, full).code, 5);
 }
 
 TEST(Help, OfEveryCommand) {

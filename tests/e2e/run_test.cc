@@ -187,7 +187,7 @@ TEST_F(Run, ModelWithoutTemplateGetsPlainTextAndSaysSo) {
 TEST_F(Run, BudgetAgainstLength) {
   const std::string full = text_of({"-p", document_, "-n", "20"});
   const Arguments base = {"-p", document_, "-n", "20", "--kv"};
-  for (const char* kv : {"snapkv:budget=1000", "streamingllm:window=900", "snapkv:budget=200,window=400", "streamingllm:budget=1020"}) {
+  for (const char* kv : {"snapkv:budget=1000", "streamingllm:window=900", "snapkv:budget=401,window=400", "streamingllm:budget=1020"}) {
     const Json d = ask_json(base + Arguments{kv});
     EXPECT_EQ(d["text"], full) << kv;
     EXPECT_EQ(d["kv"]["acted"], false) << kv;

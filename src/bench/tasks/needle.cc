@@ -19,6 +19,7 @@ constexpr std::uint64_t kStartStream = std::uint64_t{3} << 32;
 // A short clause has about 12 tokens, the long one of a single fact about 30.
 constexpr int kNewTokensPerNeedle = 16;
 constexpr int kNewTokens = 32;
+constexpr double kTypicalSentence = 22;  // tokens
 
 std::string words_joined(const std::vector<std::string>& parts) {
   std::string out;
@@ -133,19 +134,24 @@ class NeedleTask : public Task {
                                    "give a larger --context.",
                                    spec_, least, request.context_tokens));
     }
-    // A first guess from the average sentence, then bisection: tokens grow with sentences.
+    // Tokens grow with sentences almost evenly, so interpolation needs few of the costly counts; every third step halves
+    // the interval in case it does not.
     std::size_t low = 0;
-    std::size_t high = static_cast<std::size_t>(request.context_tokens) / 8 + 1;
-    for (;;) {
-      KV_ASSIGN(const int tokens, tokens_with(high));
-      if (tokens > request.context_tokens) break;
-      low = high;
-      high *= 2;
-    }
-    while (low + 1 < high) {
-      const std::size_t middle = low + (high - low) / 2;
-      KV_ASSIGN(const int tokens, tokens_with(middle));
-      (tokens <= request.context_tokens ? low : high) = middle;
+    std::size_t high = 0;  // 0: no count above the limit seen yet
+    int low_tokens = least;
+    double tokens_per_sentence = kTypicalSentence;
+    for (int step = 0; high == 0 || low + 1 < high; ++step) {
+      const auto reach = static_cast<std::size_t>((request.context_tokens - low_tokens) / tokens_per_sentence);
+      std::size_t next = low + reach + 1;
+      if (high != 0) next = step % 3 == 2 ? low + (high - low) / 2 : std::clamp(low + reach, low + 1, high - 1);
+      KV_ASSIGN(const int tokens, tokens_with(next));
+      if (next > low && tokens > least) tokens_per_sentence = std::max(1.0, (tokens - low_tokens) / static_cast<double>(next - low));
+      if (tokens <= request.context_tokens) {
+        low = next;
+        low_tokens = tokens;
+      } else {
+        high = next;
+      }
     }
     KV_ASSIGN(const int tokens, tokens_with(low));
     KV_CHECK(tokens <= request.context_tokens);

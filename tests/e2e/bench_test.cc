@@ -1,0 +1,195 @@
+// kvartet bench: interrupted, killed, continued, reported and re-scored, the table is always the same.
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "bench_fixture.h"
+
+namespace kvartet::e2e {
+namespace {
+
+class Bench : public BenchFixture {};
+
+TEST_F(Bench, TwoTasksTwoCaches) {
+  const Finished f = bench("out", {"--samples", "4", "--json"});
+  ASSERT_TRUE(is_ok(f));
+  const Json d = f.json();
+  ASSERT_EQ(d["rows"].size(), 4U);
+  for (const Json& row : d["rows"]) {
+    for (const char* key : {"task", "context", "spec", "n", "score", "low", "high", "likelihood", "ttft_s", "decode_tokens_per_s",
+                            "compression_ratio", "fast_ratio", "acted"}) {
+      EXPECT_TRUE(row.contains(key)) << key;  // DESIGN 6
+    }
+    EXPECT_EQ(row["n"], 4);
+    EXPECT_EQ(row["failed"], 0);
+    EXPECT_LE(row["prompt_tokens"], row["context"]);
+    EXPECT_LT(row["likelihood"], 0);
+    EXPECT_EQ(row["likelihood_difference"].is_null(), row["spec"] == "full");
+  }
+  const Finished table = run({"report", out("out")});
+  ASSERT_TRUE(is_ok(table));
+  EXPECT_NE(table.out.find("multineedle:k=2, context 900: 4 samples"), std::string::npos) << table.out;
+}
+
+TEST_F(Bench, ReportGivesTheSameRows) {
+  const Finished f = bench("out", {"--samples", "2", "--json"});
+  ASSERT_TRUE(is_ok(f));
+  const Finished again = run({"report", out("out"), "--json"});
+  ASSERT_TRUE(is_ok(again));
+  EXPECT_EQ(again.json(), f.json());
+}
+
+TEST_F(Bench, DryRunWritesNothing) {
+  const Finished f = bench("out", {"--samples", "3", "--dry-run"});
+  ASSERT_TRUE(is_ok(f));
+  EXPECT_NE(f.out.find("3 prompts"), std::string::npos) << f.out;
+  EXPECT_FALSE(std::filesystem::exists(out("out")));
+}
+
+// DESIGN 6: Ctrl-C keeps what is finished and exits 130, and the same command resumes.
+TEST_F(Bench, InterruptedRunGoesOnWhereItWas) {
+  const Json whole = rows(bench("whole", {"--samples", "12", "--json"}));
+  Program program(bench_arguments("cut", {"--samples", "12", "--json"}));
+  wait_for_samples(program, "cut", 2);
+  program.kill(SIGINT);
+  const Finished cut = program.wait();
+  ASSERT_EQ(cut.code, 130) << cut.err;
+  EXPECT_NE(cut.err.find("kvartet: interrupted"), std::string::npos) << cut.err;
+  const int done = samples_in("cut");
+  EXPECT_GE(done, 2);
+  ASSERT_LT(done, 24) << "the interruption came too late to show anything";
+  EXPECT_FALSE(cut.json()["rows"].empty());  // the table so far
+
+  const Finished rest = bench("cut", {"--samples", "12", "--json"});
+  ASSERT_TRUE(is_ok(rest));
+  EXPECT_NE(rest.err.find(std::to_string(done) + " samples were in"), std::string::npos) << rest.err;
+  EXPECT_EQ(rows(rest), whole);
+}
+
+TEST_F(Bench, KilledRunGoesOnWhereItWas) {
+  const Json whole = rows(bench("whole", {"--samples", "8", "--json"}));
+  Program program(bench_arguments("cut", {"--samples", "8", "--json"}));
+  wait_for_samples(program, "cut", 3);
+  program.kill(SIGKILL);
+  ASSERT_EQ(program.wait().signal, SIGKILL);
+  const int done = samples_in("cut");
+  EXPECT_GE(done, 3);
+  ASSERT_LT(done, 16) << "the kill came too late to show anything";
+  EXPECT_TRUE(is_ok(run({"report", out("cut")})));
+  const Finished rest = bench("cut", {"--samples", "8", "--json"});
+  ASSERT_TRUE(is_ok(rest));
+  EXPECT_EQ(rows(rest), whole);
+}
+
+TEST_F(Bench, AnotherCacheLaterAddsOnlyItself) {
+  const Json both = rows(bench("both", {"--samples", "3", "--json"}));
+  ASSERT_TRUE(is_ok(run(bench_arguments("later", {"--samples", "3"}, {"--kv", "full"}))));
+  const Finished f = run(bench_arguments("later", {"--samples", "3", "--json"}, {"--kv", "kivi:bits=2,residual=32"}));
+  ASSERT_TRUE(is_ok(f));
+  Json later = rows(f);
+  Json expected = both;
+  for (Json* list : {&later, &expected}) {
+    for (Json& row : *list) row.erase("shared");  // each ran alone now
+  }
+  EXPECT_EQ(later, expected);
+}
+
+TEST_F(Bench, SameTableForAnyNumberOfThreads) {
+  const Json one = rows(bench("one", {"--samples", "2", "--json"}));
+  Arguments three = bench_arguments("three", {"--samples", "2", "--json"});
+  *(std::find(three.begin(), three.end(), "--threads") + 1) = "3";
+  EXPECT_EQ(rows(run(three)), one);
+}
+
+TEST_F(Bench, UnseenQuestionIsAnotherRun) {
+  const Json seen = rows(bench("seen", {"--samples", "2", "--json"}));
+  const Json unseen = rows(bench("unseen", {"--samples", "2", "--json", "--question-position", "unseen"}));
+  ASSERT_EQ(seen.size(), unseen.size());
+  EXPECT_EQ(seen[0]["prompt_tokens"], unseen[0]["prompt_tokens"]);
+  EXPECT_NE(seen, unseen);
+}
+
+// A record file of the user's own whose answers are in part what the model says, so that scores are neither 0 nor 100.
+// The prediction files, re-scored by kvartet score, give the table's scores; a dirty line is named, never dropped silently.
+TEST_F(Bench, PredictionsOfOwnFileReScoreToTheTable) {
+  const auto records = [&](const std::vector<std::string>& answers) {
+    std::string text = "\xef\xbb\xbf\n";
+    for (std::size_t i = 0; i < answers.size(); ++i) {
+      text += Json{{"_id", fmt::format("r{}", i)}, {"input", "What is said here?"}, {"context", haystack_text().substr(i * 40, 300)},
+                   {"answers", {answers[i]}}, {"length", 100}}.dump() + "\r\n";
+    }
+    return folder_.file("mine.jsonl", text + "{\"input\": broken\n");
+  };
+  const auto bench_own = [&](const std::string& name, const std::string& file) {
+    return run({"bench", "-m", model_, "--threads", "1", "--task", file + ":max_new=12", "--metric", "f1", "--context", "700", "-o", out(name),
+                "--json", "--kv", "full", "--kv", "kivi:bits=2,residual=32"});
+  };
+  const Finished first = bench_own("first", records(std::vector<std::string>(6, "nobody knows")));
+  ASSERT_TRUE(is_ok(first));
+  EXPECT_NE(first.err.find("mine.jsonl:8: "), std::string::npos) << first.err;
+
+  std::vector<std::string> said;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(out("first") + "/predictions")) {
+    if (entry.path().filename() != "full.jsonl") continue;
+    for (const Json& line : prediction_lines(entry.path())) said.push_back(line["pred"]);
+  }
+  ASSERT_EQ(said.size(), 6U);
+  for (std::size_t i = 0; i < said.size(); i += 2) said[i] = "nobody knows";
+  const std::string file = records(said);
+  const Finished second = bench_own("second", file);
+  ASSERT_TRUE(is_ok(second));
+
+  int files = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(out("second") + "/predictions")) {
+    if (!entry.is_regular_file()) continue;
+    ++files;
+    const std::vector<Json> lines = prediction_lines(entry.path());
+    ASSERT_EQ(lines.size(), 6U);
+    for (const char* key : {"pred", "answers", "all_classes", "length", "id", "spec", "prompt_tokens", "completion_tokens", "prompt_hash"}) {
+      EXPECT_TRUE(lines[0].contains(key)) << key;  // DESIGN 6
+    }
+    const Finished scored = run({"score", "--task", file, "--metric", "f1", entry.path(), "--json"});
+    ASSERT_TRUE(is_ok(scored));
+    for (const Json& row : second.json()["rows"]) {
+      if (row["spec"] != lines[0]["spec"]) continue;
+      EXPECT_NEAR(scored.json()["score"].get<double>(), row["score"].get<double>(), 0.006);  // two decimals
+    }
+    if (entry.path().filename() == "full.jsonl") {
+      EXPECT_GT(scored.json()["score"], 10.0);
+      EXPECT_LT(scored.json()["score"], 90.0);
+    }
+  }
+  EXPECT_EQ(files, 2);
+}
+
+// Every cache sees the same token ids (the hash of them is stored).
+TEST_F(Bench, CachesSeeTheSamePrompts) {
+  ASSERT_TRUE(is_ok(bench("out", {"--samples", "3"})));
+  std::map<std::string, std::set<std::string>> hashes;  // of each sample
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(out("out") + "/predictions")) {
+    if (!entry.is_regular_file()) continue;
+    const std::string task = entry.path().parent_path().parent_path().filename();
+    for (const Json& line : prediction_lines(entry.path())) hashes[task + line["id"].get<std::string>()].insert(line["prompt_hash"]);
+  }
+  EXPECT_EQ(hashes.size(), 6U);
+  for (const auto& [sample, all] : hashes) EXPECT_EQ(all.size(), 1U) << sample;
+}
+
+// Samples that cannot be run are counted and explained, and the exit code tells a script.
+TEST_F(Bench, FailedAnswersAreCountedAndExplained) {
+  const Finished f = bench("out", {"--samples", "2", "--json", "--fast-tier-bytes", "150K"});
+  EXPECT_EQ(f.code, 1) << f.err;
+  EXPECT_NE(f.err.find("kvartet: "), std::string::npos);
+  int failed = 0;
+  for (const Json& row : f.json()["rows"]) {
+    failed += row["failed"].get<int>();
+    EXPECT_EQ(row["failed"].get<int>() + row["n"].get<int>(), 2);
+    EXPECT_EQ(row["failed"] > 0, row["first_error"].get<std::string>().find("bytes") != std::string::npos);
+  }
+  EXPECT_EQ(failed, 4) << "full fails, kivi fits";
+  // With room enough the same command mends what failed.
+  EXPECT_EQ(rows(bench("out", {"--samples", "2", "--json"})).size(), 4U);
+}
+
+}  // namespace
+}  // namespace kvartet::e2e

@@ -1,0 +1,120 @@
+// kvartet fidelity, speed, methods, tasks and model.
+#include <gtest/gtest.h>
+
+#include "tiny_models.h"
+
+namespace kvartet::e2e {
+namespace {
+
+class Measure : public testing::Test {
+ protected:
+  Finished fidelity(const Arguments& more) const { return run(Arguments{"fidelity", "-m", model_, "--threads", "1", "-f", text_} + more); }
+  Finished speed(const Arguments& more) const {
+    return run(Arguments{"speed", "-m", model_, "--threads", "1", "--gen", "4", "--rounds", "2", "--prefill-rounds", "1"} + more);
+  }
+  ScratchFolder folder_;
+  std::string model_ = tiny_model(folder_, wide_heads());
+  std::string text_ = folder_.file("text.txt", std::string(300, 'a') + std::string(300, 'b') + std::string(300, 'c'));
+};
+
+TEST_F(Measure, FidelityOrdersTheCaches) {
+  const Finished f = fidelity({"--kv", "full", "--kv", "q8_0", "--kv", "kivi:bits=2,residual=32", "--kv", "f32", "--context", "600",
+                               "--tokens", "100", "--json"});
+  ASSERT_TRUE(is_ok(f));
+  const Json d = f.json();
+  EXPECT_EQ(d["reference"]["spec"], "full");
+  EXPECT_EQ(d["reference"]["tokens"], 100);
+  ASSERT_EQ(d["rows"].size(), 3U) << "the reference is never a row";
+  for (const Json& row : d["rows"]) {
+    for (const char* key : {"spec", "tokens", "kl_mean", "kl_p99", "top1_agreement", "perplexity"}) EXPECT_TRUE(row.contains(key)) << key;
+    EXPECT_GE(row["kl_mean"], 0);
+  }
+  EXPECT_LT(d["rows"][2]["kl_mean"], d["rows"][0]["kl_mean"]);  // f32 is nearer to f16 than q8_0 is, and q8_0 than 2 bits
+  EXPECT_LT(d["rows"][0]["kl_mean"], d["rows"][1]["kl_mean"]);
+  EXPECT_TRUE(is_ok(fidelity({"--kv", "q8_0", "--context", "100", "--tokens", "10"})));
+}
+
+TEST_F(Measure, FidelityRefusesTextThatIsTooShortOrBroken) {
+  EXPECT_TRUE(is_refused(fidelity({"--kv", "q8_0", "--context", "901", "--tokens", "10"}), 3, "900"));
+  EXPECT_TRUE(is_refused(fidelity({"--kv", "q8_0", "--context", "5000", "--tokens", "10"}), 4, "1024"));
+  folder_.file("text.txt", std::string(900, 'a') + "\xff");
+  EXPECT_TRUE(is_refused(fidelity({"--kv", "q8_0", "--context", "100", "--tokens", "10"}), 3, "UTF-8"));
+  folder_.file("text.txt", "");
+  EXPECT_TRUE(is_refused(fidelity({"--kv", "q8_0", "--context", "100", "--tokens", "10"}), 3, "empty"));
+}
+
+TEST_F(Measure, FidelityCanBeInterruptedWhileItCompares) {
+  TinyModelOptions slow = wide_heads();
+  slow.layers = 8;
+  slow.hidden = 256;
+  slow.ffn = 1024;
+  slow.context = 100'000;
+  model_ = tiny_model(folder_, slow, "slow.gguf");
+  folder_.file("text.txt", std::string(60'000, 'a'));
+  Program program({"fidelity", "-m", model_, "--threads", "1", "-f", text_, "--kv", "q8_0", "--context", "50100", "--tokens", "50000"});
+  usleep(1'000'000);
+  ASSERT_TRUE(program.running());
+  program.kill(SIGINT);
+  EXPECT_TRUE(is_refused(program.wait(), 130, "interrupted"));
+}
+
+TEST_F(Measure, SpeedHasARowPerCacheDepthAndPhase) {
+  const Finished f = speed({"--kv", "full", "--kv", "kivi:bits=4", "--depth", "0", "--depth", "200", "--json"});
+  ASSERT_TRUE(is_ok(f));
+  const Json d = f.json();
+  EXPECT_GT(d["machine"]["read_gb_per_s"], 0);
+  ASSERT_EQ(d["rows"].size(), 6U);  // no prefill of nothing
+  for (const Json& row : d["rows"]) {
+    EXPECT_EQ(row["engine"], "kvartet");
+    EXPECT_GT(row["tokens_per_s"], 0);
+    EXPECT_EQ(row["runs"].size(), row["phase"] == "decode" ? 2U : 1U);
+    EXPECT_FALSE(row["phase"] == "prefill" && row["depth"] == 0);
+  }
+}
+
+// DESIGN 6: the peer always gives decode rows for f16, q8_0 and q4_0 and prefill rows for f16.
+TEST_F(Measure, SpeedOfThePeer) {
+  const Finished f = speed({"--kv", "full", "--depth", "64", "--peer", "llama.cpp", "--json"});
+  ASSERT_TRUE(is_ok(f));
+  std::set<std::string> seen;
+  for (const Json& row : f.json()["rows"]) {
+    if (row["engine"] != "llama.cpp") continue;
+    const std::string spec = row["spec"];
+    seen.insert(spec.substr(0, spec.find(' ')) + " " + row["phase"].get<std::string>());
+    EXPECT_GT(row["tokens_per_s"], 0);
+  }
+  EXPECT_EQ(seen, (std::set<std::string>{"f16 decode", "f16 prefill", "q8_0 decode", "q4_0 decode"}));
+}
+
+TEST_F(Measure, SpeedRefusesWhatDoesNotFit) {
+  EXPECT_TRUE(is_refused(speed({"--kv", "full", "--depth", "1024"}), 4, "1024"));
+  EXPECT_TRUE(is_refused(speed({"--kv", "full", "--depth", "512", "--fast-tier-bytes", "10K"}), 4, "10240"));
+}
+
+TEST(Lists, MethodsAndTasks) {
+  const Finished methods = run({"methods"});
+  ASSERT_TRUE(is_ok(methods));
+  for (const char* name : {"full", "f32", "q8_0", "kivi", "streamingllm", "snapkv"}) {
+    EXPECT_NE(methods.out.find(std::string("\n") + name + " "), std::string::npos) << name;
+  }
+  const Finished tasks = run({"tasks"});
+  ASSERT_TRUE(is_ok(tasks));
+  for (const char* name : {"needle", "multineedle", "longbench/multi_news"}) {
+    EXPECT_NE(tasks.out.find(std::string("\n") + name + " "), std::string::npos) << name;
+  }
+}
+
+TEST(Lists, ModelTellsItsShape) {
+  const ScratchFolder folder;
+  TinyModelOptions options = wide_heads();
+  options.architecture = "qwen2";
+  options.tied = true;
+  const Finished f = run({"model", tiny_model(folder, options)});
+  ASSERT_TRUE(is_ok(f));
+  for (const char* fact : {"qwen2", "2 KV", "head_dim 32", "1024", "tied", "512 bytes per token"}) {
+    EXPECT_NE(f.out.find(fact), std::string::npos) << fact << "\n" << f.out;
+  }
+}
+
+}  // namespace
+}  // namespace kvartet::e2e

@@ -1,0 +1,133 @@
+// kvartet bench and report with output folders that are full, read-only, another run's, or no folder at all.
+#include <gtest/gtest.h>
+#include <sys/mount.h>
+
+#include "bench_fixture.h"
+
+namespace kvartet::e2e {
+namespace {
+
+class ResultsFolder : public BenchFixture {
+ protected:
+  std::string store_bytes(const std::string& name) const { return read_text(out(name) + "/results.sqlite"); }
+};
+
+TEST_F(ResultsFolder, OfAnotherRunIsLeftAlone) {
+  ASSERT_TRUE(is_ok(bench("out", {"--samples", "2"})));
+  const std::string before = store_bytes("out");
+  EXPECT_TRUE(is_refused(bench("out", {"--samples", "2", "--seed", "5"}), 2, "seed"));
+  EXPECT_TRUE(is_refused(bench("out", {"--samples", "2", "--question-position", "unseen"}), 2, "another run"));
+  TinyModelOptions other = wide_heads();
+  other.seed = 9;
+  model_ = tiny_model(folder_, other, "other.gguf");
+  EXPECT_TRUE(is_refused(bench("out", {"--samples", "2"}), 2, "model"));
+  EXPECT_EQ(store_bytes("out"), before);
+}
+
+// The prompts come from the haystack: other essays under the same name make other samples.
+TEST_F(ResultsFolder, WithSamplesOfChangedTextIsLeftAlone) {
+  ASSERT_TRUE(is_ok(bench("out", {"--samples", "2"})));
+  folder_.file("haystack/mills.txt", "Another story altogether. It has two sentences.\n");
+  EXPECT_TRUE(is_refused(bench("out", {"--samples", "2"}), 2, "another prompt"));
+}
+
+TEST_F(ResultsFolder, ThatIsAFile) {
+  folder_.file("out", "precious");
+  EXPECT_TRUE(is_refused(bench("out", {"--samples", "2"}), 5, out("out")));
+  EXPECT_EQ(read_text(out("out")), "precious");
+  EXPECT_TRUE(is_refused(run({"report", out("out")}), 3, out("out")));
+}
+
+TEST_F(ResultsFolder, WithAFileOfThatNameThatIsNoStore) {
+  std::filesystem::create_directory(out("out"));
+  for (const std::string& text : {std::string("precious"), std::string(5000, 'x')}) {
+    folder_.file("out/results.sqlite", text);
+    EXPECT_TRUE(is_refused(bench("out", {"--samples", "2"}), 3, "results.sqlite"));
+    EXPECT_TRUE(is_refused(run({"report", out("out")}), 3, "results.sqlite"));
+    EXPECT_EQ(store_bytes("out"), text);
+  }
+}
+
+TEST_F(ResultsFolder, ThatIsDamaged) {
+  ASSERT_TRUE(is_ok(bench("out", {"--samples", "2"})));
+  std::string bytes = store_bytes("out");
+  std::fill(bytes.begin() + 4096, bytes.end(), '\x5a');
+  folder_.file("out/results.sqlite", bytes);
+  EXPECT_TRUE(is_refused(run({"report", out("out")}), 3, "damaged"));
+  EXPECT_TRUE(is_refused(bench("out", {"--samples", "2"}), 3, "damaged"));
+}
+
+TEST_F(ResultsFolder, ReadOnly) {
+  Surroundings obedient;
+  obedient.obey_permissions = true;
+  std::filesystem::create_directory(out("out"));
+  std::filesystem::permissions(out("out"), std::filesystem::perms(0555));
+  EXPECT_TRUE(is_refused(run(bench_arguments("out", {"--samples", "2"}), obedient), 5, "out"));
+  EXPECT_TRUE(std::filesystem::is_empty(out("out")));
+  EXPECT_TRUE(is_refused(run(bench_arguments("out/deeper", {"--samples", "2"}), obedient), 5, "deeper"));
+}
+
+// Results may be looked at where nothing may be written.
+TEST_F(ResultsFolder, ReadOnlyCanBeReported) {
+  const Finished made = bench("out", {"--samples", "2", "--json"});
+  ASSERT_TRUE(is_ok(made));
+  Surroundings obedient;
+  obedient.obey_permissions = true;
+  std::filesystem::permissions(out("out") + "/results.sqlite", std::filesystem::perms(0444));
+  std::filesystem::permissions(out("out"), std::filesystem::perms(0555));
+  const Finished shown = run({"report", out("out"), "--json"}, obedient);
+  ASSERT_TRUE(is_ok(shown));
+  EXPECT_EQ(shown.json(), made.json());
+  EXPECT_TRUE(is_refused(run(bench_arguments("out", {"--samples", "3"}), obedient), 5, "out"));
+}
+
+TEST_F(ResultsFolder, MissingForAReport) {
+  EXPECT_TRUE(is_refused(run({"report", out("nowhere")}), 3, "nowhere"));
+  std::filesystem::create_directory(out("empty"));
+  EXPECT_TRUE(is_refused(run({"report", out("empty")}), 3, "empty"));
+  EXPECT_TRUE(std::filesystem::is_empty(out("empty")));
+}
+
+TEST_F(ResultsFolder, IsMadeWithItsParents) {
+  EXPECT_TRUE(is_ok(bench("a/b/c", {"--samples", "1"})));
+  EXPECT_TRUE(std::filesystem::exists(out("a/b/c") + "/results.sqlite"));
+}
+
+// What was finished before the disk was full is kept; with room again the same command ends as if nothing had happened.
+TEST_F(ResultsFolder, OnAFullDisk) {
+  std::filesystem::create_directory(out("disk"));
+  if (mount("kvartet-e2e", out("disk").c_str(), "tmpfs", 0, "size=64k") != 0) {
+    GTEST_SKIP() << "a small file system cannot be mounted here (it takes root)";
+  }
+  struct Unmount {
+    ~Unmount() { umount(path.c_str()); }
+    std::string path;
+  } unmount{out("disk")};
+
+  const Json whole = rows(bench("whole", {"--samples", "30", "--json"}));
+  const Finished full = bench("disk", {"--samples", "30", "--json"});
+  EXPECT_TRUE(is_sentence(full, 4, "space"));
+  const int kept = samples_in("disk");
+  EXPECT_GT(kept, 0);
+  EXPECT_LT(kept, 60);
+  EXPECT_TRUE(is_ok(run({"report", out("disk")})));
+  ASSERT_EQ(mount("kvartet-e2e", out("disk").c_str(), "tmpfs", MS_REMOUNT, "size=4m"), 0);
+  const Finished rest = bench("disk", {"--samples", "30", "--json"});
+  ASSERT_TRUE(is_ok(rest));
+  EXPECT_EQ(rows(rest), whole);
+}
+
+// The same without root: a file may have only so many bytes.
+TEST_F(ResultsFolder, WhereFilesMayNotGrow) {
+  Surroundings small;
+  small.file_size = 50'000;
+  const Finished f = run(bench_arguments("out", {"--samples", "30", "--json"}), small);
+  EXPECT_TRUE(is_sentence(f, 5, "results.sqlite"));
+  EXPECT_TRUE(is_ok(run({"report", out("out")})));
+  const Finished rest = bench("out", {"--samples", "30", "--json"});
+  ASSERT_TRUE(is_ok(rest));
+  for (const Json& row : rows(rest)) EXPECT_EQ(row["n"], 30);
+}
+
+}  // namespace
+}  // namespace kvartet::e2e
