@@ -19,31 +19,30 @@
 #define HWY_TARGET_INCLUDE "attention/attention_bench.cc"
 #include "simd/dispatch.h"
 
-HWY_BEFORE_NAMESPACE()
-  ;
-  namespace kvartet::HWY_NAMESPACE {
-  namespace hn = hwy::HWY_NAMESPACE;
+HWY_BEFORE_NAMESPACE();
+namespace kvartet::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
 
-  // `rounds` rounds of 12 independent multiply-adds; returns how many floating-point operations that was.
-  double multiply_adds(long rounds, float* sink) {
-    const HWY_CAPPED(float, 16) d;
-    const auto x = hn::Set(d, *sink);
-    // Twelve different starts: equal ones would let the compiler compute one chain for all.
-    const auto start = [&](float offset) { return hn::Set(d, *sink + offset); };
-    auto a = start(0), b = start(1), c = start(2), e = start(3), f = start(4), g = start(5);
-    auto h = start(6), i = start(7), j = start(8), k = start(9), l = start(10), m = start(11);
-    for (long r = 0; r < rounds; ++r) {
-      a = hn::MulAdd(a, x, x), b = hn::MulAdd(b, x, x), c = hn::MulAdd(c, x, x), e = hn::MulAdd(e, x, x);
-      f = hn::MulAdd(f, x, x), g = hn::MulAdd(g, x, x), h = hn::MulAdd(h, x, x), i = hn::MulAdd(i, x, x);
-      j = hn::MulAdd(j, x, x), k = hn::MulAdd(k, x, x), l = hn::MulAdd(l, x, x), m = hn::MulAdd(m, x, x);
-    }
-    a = hn::Add(hn::Add(hn::Add(a, b), hn::Add(c, e)), hn::Add(hn::Add(f, g), hn::Add(h, i)));
-    a = hn::Add(a, hn::Add(hn::Add(j, k), hn::Add(l, m)));
-    *sink = hn::GetLane(a);
-    return 2.0 * 12.0 * static_cast<double>(hn::Lanes(d)) * static_cast<double>(rounds);
+// `rounds` rounds of 12 independent multiply-adds; returns how many floating-point operations that was.
+double multiply_adds(long rounds, float* sink) {
+  const HWY_CAPPED(float, 16) d;
+  const auto x = hn::Set(d, *sink);
+  // Twelve different starts: equal ones would let the compiler compute one chain for all.
+  const auto start = [&](float offset) { return hn::Set(d, *sink + offset); };
+  auto a = start(0), b = start(1), c = start(2), e = start(3), f = start(4), g = start(5);
+  auto h = start(6), i = start(7), j = start(8), k = start(9), l = start(10), m = start(11);
+  for (long r = 0; r < rounds; ++r) {
+    a = hn::MulAdd(a, x, x), b = hn::MulAdd(b, x, x), c = hn::MulAdd(c, x, x), e = hn::MulAdd(e, x, x);
+    f = hn::MulAdd(f, x, x), g = hn::MulAdd(g, x, x), h = hn::MulAdd(h, x, x), i = hn::MulAdd(i, x, x);
+    j = hn::MulAdd(j, x, x), k = hn::MulAdd(k, x, x), l = hn::MulAdd(l, x, x), m = hn::MulAdd(m, x, x);
   }
+  a = hn::Add(hn::Add(hn::Add(a, b), hn::Add(c, e)), hn::Add(hn::Add(f, g), hn::Add(h, i)));
+  a = hn::Add(a, hn::Add(hn::Add(j, k), hn::Add(l, m)));
+  *sink = hn::GetLane(a);
+  return 2.0 * 12.0 * static_cast<double>(hn::Lanes(d)) * static_cast<double>(rounds);
+}
 
-  }  // namespace kvartet::HWY_NAMESPACE
+}  // namespace kvartet::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE

@@ -81,8 +81,9 @@ Status SpeedMeter::open() {
   for (const CacheSpec& spec : options_.specs) KV_TRY(check_spec(spec, engine_->shape()));
   for (int depth : options_.depths) {
     if (depth + options_.gen + 1 > engine_->shape().context) {
-      return exhausted(fmt::format("depth {} plus {} generated tokens exceeds the model's context of {}; choose a smaller --depth", depth,
-                                   options_.gen, engine_->shape().context));
+      return exhausted(
+          fmt::format("depth {} plus {} generated tokens exceeds the model's context of {}; choose a smaller --depth", depth,
+                      options_.gen, engine_->shape().context));
     }
   }
   if (!options_.peer) return {};
@@ -95,8 +96,10 @@ Status SpeedMeter::open() {
 Status SpeedMeter::open_peer_sessions(int depth) {
   peers_.clear();
   if (!peer_) return {};
-  const std::pair<PeerCache, FlashAttention> kinds[] = {{PeerCache::kF16, FlashAttention::kOff}, {PeerCache::kF16, FlashAttention::kOn},
-                                                        {PeerCache::kQ8_0, FlashAttention::kOn}, {PeerCache::kQ4_0, FlashAttention::kOn}};
+  const std::pair<PeerCache, FlashAttention> kinds[] = {{PeerCache::kF16, FlashAttention::kOff},
+                                                        {PeerCache::kF16, FlashAttention::kOn},
+                                                        {PeerCache::kQ8_0, FlashAttention::kOn},
+                                                        {PeerCache::kQ4_0, FlashAttention::kOn}};
   for (const auto& [cache, flash] : kinds) {
     PeerRun run;
     run.options.cache = cache;
@@ -145,6 +148,7 @@ Status SpeedMeter::decode_round(int depth) {
     Sequence fork = sealed_[i].fork();
     Sequence* list[] = {&fork};
     KV_ASSIGN(std::vector<Completion> done, engine_->generate(list, generate));
+    if (done[0].finish_reason == FinishReason::kCancelled) return cancelled("interrupted before the measurement was complete");
     decode_runs_[i].push_back(options_.gen / done[0].decode_s);
   }
   for (PeerRun& run : peers_) {
@@ -174,7 +178,8 @@ void SpeedMeter::collect(int depth) {
     }
     if (best == nullptr) return;
     const char* flash = best->options.flash == FlashAttention::kOn ? "on" : "off";
-    report_.rows.push_back(make_row("llama.cpp", fmt::format("{} (flash attention {})", peer_cache_name(cache), flash), phase, depth, best->*runs));
+    report_.rows.push_back(
+        make_row("llama.cpp", fmt::format("{} (flash attention {})", peer_cache_name(cache), flash), phase, depth, best->*runs));
   };
   add_best(PeerCache::kF16, "prefill", &PeerRun::prefill_runs);
   for (PeerCache cache : {PeerCache::kF16, PeerCache::kQ8_0, PeerCache::kQ4_0}) add_best(cache, "decode", &PeerRun::decode_runs);

@@ -21,22 +21,22 @@ struct SpeedOptions {
   int threads = 1;
   std::size_t fast_tier_bytes = Arena::kNoCap;  // cap over all of our caches
   std::vector<CacheSpec> specs;
-  std::vector<int> depths;       // tokens in the cache before decode; prefill at depth N is N tokens from empty
-  int gen = 32;                  // tokens decoded per measurement
+  std::vector<int> depths;  // tokens in the cache before decode; prefill at depth N is N tokens from empty
+  int gen = 32;             // tokens decoded per measurement
   int prefill_rounds = 3;
   int decode_rounds = 5;
-  bool peer = false;             // also llama.cpp: decode for f16, q8_0, q4_0, prefill for f16, flash attention on and off
+  bool peer = false;  // also llama.cpp: decode for f16, q8_0, q4_0, prefill for f16, flash attention on and off
   const std::atomic<bool>* cancel = nullptr;
   std::function<void(std::string_view what)> progress;
 };
 
 struct SpeedRow {
-  std::string engine;   // "kvartet" or "llama.cpp"
-  std::string spec;     // llama.cpp: its KV type and flash attention, the better of the two
-  std::string phase;    // "prefill" or "decode"
+  std::string engine;  // "kvartet" or "llama.cpp"
+  std::string spec;    // llama.cpp: its KV type and flash attention, the better of the two
+  std::string phase;   // "prefill" or "decode"
   int depth = 0;
-  double tokens_per_s = 0;       // median of runs
-  std::vector<double> runs;      // one per round
+  double tokens_per_s = 0;   // median of runs
+  std::vector<double> runs;  // one per round
 };
 
 struct SpeedReport {

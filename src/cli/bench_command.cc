@@ -31,7 +31,8 @@ struct BenchFlags {
 
 std::string shape_text(const ModelShape& s) {
   const LayerShape& layer = s.layers.front();
-  return fmt::format("{}, {} layers, {}/{} heads of {}, hidden {}", s.architecture, s.layer_count(), layer.heads, layer.kv_heads, layer.head_dim, s.hidden);
+  return fmt::format("{}, {} layers, {}/{} heads of {}, hidden {}", s.architecture, s.layer_count(), layer.heads, layer.kv_heads,
+                     layer.head_dim, s.hidden);
 }
 
 Result<RunRecord> run_record(const BenchFlags& flags, const Engine& engine, const std::string& model_path) {
@@ -51,8 +52,12 @@ Result<RunRecord> run_record(const BenchFlags& flags, const Engine& engine, cons
 
 void show_bench_progress(const BenchmarkProgress& p) {
   if (!stderr_is_terminal() || p.total == 0) return;
-  const std::string left = p.seconds_left < 0 ? "" : fmt::format(", {:.0f} tokens/s, {:.0f} min {:.0f} s left", p.tokens_per_s, p.seconds_left / 60 - 0.5, static_cast<double>(static_cast<int>(p.seconds_left) % 60));
-  show_progress(fmt::format("{} at {}: sample {} of {}{};", p.task, p.context, p.done + 1, p.total, left), (p.done + p.sample_share) / p.total);
+  const std::string left =
+      p.seconds_left < 0 ? ""
+                         : fmt::format(", {:.0f} tokens/s, {:.0f} min {:.0f} s left", p.tokens_per_s, p.seconds_left / 60 - 0.5,
+                                       static_cast<double>(static_cast<int>(p.seconds_left) % 60));
+  show_progress(fmt::format("{} at {}: sample {} of {}{};", p.task, p.context, p.done + 1, p.total, left),
+                (p.done + p.sample_share) / p.total);
 }
 
 Status print_report(const StoredResults& results, bool json) {
@@ -70,7 +75,8 @@ void print_dry_run(const std::vector<PlannedTask>& plan, const std::vector<Cache
   for (const PlannedTask& task : plan) {
     long long tokens = 0;
     for (const PreparedSample& s : task.samples) tokens += s.record.prompt_tokens;
-    text += fmt::format("  {:30} context {:>7}: {:>4} prompts, {:>9} prompt tokens, {} records unusable\n", task.task, task.context, task.samples.size(), tokens, task.skipped.size());
+    text += fmt::format("  {:30} context {:>7}: {:>4} prompts, {:>9} prompt tokens, {} records unusable\n", task.task,
+                        task.context, task.samples.size(), tokens, task.skipped.size());
   }
   print(text);
 }
@@ -108,10 +114,14 @@ Status bench(BenchFlags& flags) {
   KV_ASSIGN(StoredResults results, store.load());
   KV_TRY(write_predictions(files, flags.out, results));
   KV_TRY(print_report(results, flags.json));
-  if (summary.samples_resumed > 0) print_note(fmt::format("{} samples were in {} already; {} were run now", summary.samples_resumed, flags.out, summary.samples_run));
-  if (summary.cancelled) return cancelled(fmt::format("interrupted; what was finished is in {}, and the same command goes on from there", flags.out));
+  if (summary.samples_resumed > 0)
+    print_note(
+        fmt::format("{} samples were in {} already; {} were run now", summary.samples_resumed, flags.out, summary.samples_run));
+  if (summary.cancelled)
+    return cancelled(fmt::format("interrupted; what was finished is in {}, and the same command goes on from there", flags.out));
   if (summary.outcomes_failed > 0) {
-    return internal_error(fmt::format("{} answers failed, for the reasons given with the table; the same command tries them again", summary.outcomes_failed));
+    return internal_error(fmt::format(
+        "{} answers failed, for the reasons given with the table; the same command tries them again", summary.outcomes_failed));
   }
   return {};
 }
@@ -131,15 +141,22 @@ Status report(const ReportFlags& flags) {
 
 void add_bench(CLI::App& app, Action* action) {
   auto flags = std::make_shared<BenchFlags>();
-  CLI::App* command = app.add_subcommand("bench", "several caches over tasks, one prefill for all; resumes where it was interrupted");
+  CLI::App* command =
+      app.add_subcommand("bench", "several caches over tasks, one prefill for all; resumes where it was interrupted");
   add_model_flags(command, &flags->model);
   command->add_option("--kv", flags->kv, "a cache; repeatable. Differences are to full")->required();
-  command->add_option("--task", flags->request.tasks, "a task (kvartet tasks) or your own file of records; repeatable")->required();
+  command->add_option("--task", flags->request.tasks, "a task (kvartet tasks) or your own file of records; repeatable")
+      ->required();
   command->add_option("--metric", flags->request.metric, "for your own file: how answers are scored");
-  command->add_option("--context", flags->request.contexts, "tokens of prompt and answer; repeatable (default: the model's)")->check(CLI::PositiveNumber);
-  command->add_option("--samples", flags->request.samples, "prompts per task and context (default: the task's own)")->check(CLI::NonNegativeNumber);
-  command->add_option("--question-position", flags->question_position, "seen: the cache is sealed after the question; unseen: before it")
-      ->capture_default_str()->check(CLI::IsMember({"seen", "unseen"}));
+  command->add_option("--context", flags->request.contexts, "tokens of prompt and answer; repeatable (default: the model's)")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--samples", flags->request.samples, "prompts per task and context (default: the task's own)")
+      ->check(CLI::NonNegativeNumber);
+  command
+      ->add_option("--question-position", flags->question_position,
+                   "seen: the cache is sealed after the question; unseen: before it")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"seen", "unseen"}));
   command->add_option("--data", flags->request.data_dir, "folder that holds longbench/, haystack/, ...");
   command->add_option("--seed", flags->request.seed, "of the generated tasks")->capture_default_str();
   command->add_flag("--dry-run", flags->dry_run, "only say what would be run");

@@ -70,7 +70,8 @@ Result<std::vector<CacheSpec>> parse_specs(const std::vector<std::string>& texts
   for (const std::string& text : texts) {
     KV_ASSIGN(CacheSpec spec, parse_spec(text));
     for (const CacheSpec& earlier : specs) {
-      if (earlier.canonical == spec.canonical) return usage_error(fmt::format("--kv {} is given twice; leave one out", spec.canonical));
+      if (earlier.canonical == spec.canonical)
+        return usage_error(fmt::format("--kv {} is given twice; leave one out", spec.canonical));
     }
     specs.push_back(std::move(spec));
   }
@@ -82,10 +83,14 @@ Result<std::size_t> parse_bytes(const std::string& text) {
   const double number = std::strtod(text.c_str(), &end);
   double unit = 1;
   const std::string suffix = end;
-  if (suffix == "K" || suffix == "k") unit = 1024.0;
-  else if (suffix == "M" || suffix == "m") unit = 1024.0 * 1024.0;
-  else if (suffix == "G" || suffix == "g") unit = 1024.0 * 1024.0 * 1024.0;
-  else if (!suffix.empty()) end = const_cast<char*>(text.c_str());
+  if (suffix == "K" || suffix == "k")
+    unit = 1024.0;
+  else if (suffix == "M" || suffix == "m")
+    unit = 1024.0 * 1024.0;
+  else if (suffix == "G" || suffix == "g")
+    unit = 1024.0 * 1024.0 * 1024.0;
+  else if (!suffix.empty())
+    end = const_cast<char*>(text.c_str());
   if (end == text.c_str() || !std::isfinite(number) || number * unit < 1 || number * unit > 1e18) {
     return usage_error(fmt::format("'{}' is not a number of bytes; write for example 300M or 2G", text));
   }

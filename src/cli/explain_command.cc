@@ -31,9 +31,14 @@ Status explain(const ExplainFlags& flags) {
     const double per_token = static_cast<double>(bytes.allocated) / tokens;
     const double full = static_cast<double>(shape.f16_bytes_per_token()) * tokens;
     const double ratio = full / static_cast<double>(bytes.allocated);
-    rows.push_back({{"spec", spec.canonical}, {"bytes_total", bytes.allocated}, {"live_bytes", bytes.live},
-                    {"bytes_by_tier", {{"ram", bytes.allocated}}}, {"bytes_per_token", per_token}, {"compression_ratio", ratio}});
-    table += fmt::format("{:44} {:>14} {:>14} {:>12.1f} {:>7.2f}x\n", spec.canonical, bytes.live, bytes.allocated, per_token, ratio);
+    rows.push_back({{"spec", spec.canonical},
+                    {"bytes_total", bytes.allocated},
+                    {"live_bytes", bytes.live},
+                    {"bytes_by_tier", {{"ram", bytes.allocated}}},
+                    {"bytes_per_token", per_token},
+                    {"compression_ratio", ratio}});
+    table +=
+        fmt::format("{:44} {:>14} {:>14} {:>12.1f} {:>7.2f}x\n", spec.canonical, bytes.live, bytes.allocated, per_token, ratio);
   }
   print(flags.json ? (rows.size() == 1 ? rows[0] : nlohmann::ordered_json{{"rows", rows}}).dump(1) + "\n" : table);
   return {};
@@ -47,7 +52,9 @@ void add_explain(CLI::App& app, Action* action) {
   command->add_option("-m,--model", flags->model, "a GGUF file, or smollm2")->required();
   command->add_option("--kv", flags->kv, "the cache; repeatable")->required();
   command->add_option("--prompt-tokens", flags->prompt_tokens, "tokens of the prompt")->required()->check(CLI::PositiveNumber);
-  command->add_option("--output-tokens", flags->output_tokens, "tokens generated after it")->capture_default_str()->check(CLI::NonNegativeNumber);
+  command->add_option("--output-tokens", flags->output_tokens, "tokens generated after it")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
   command->add_flag("--json", flags->json, "one JSON document on standard output");
   command->callback([flags, action] { *action = [flags] { return explain(*flags); }; });
 }

@@ -32,7 +32,8 @@ Status fidelity(const FidelityFlags& flags) {
   options.bf16_copy = true;  // activation rounding of low-bit products would drown q8_0 (DESIGN 6)
   KV_ASSIGN(std::unique_ptr<Engine> engine, Engine::open(options));
   KV_ASSIGN(std::vector<Token> tokens, build_prompt(engine->vocabulary(), PromptForm::kRaw, {text, ""}));
-  KV_ASSIGN(FidelityReport report, measure_fidelity(*engine, tokens, flags.request, specs, [](double share) { show_progress("comparing", share); }));
+  KV_ASSIGN(FidelityReport report,
+            measure_fidelity(*engine, tokens, flags.request, specs, [](double share) { show_progress("comparing", share); }));
   show_progress("", 1);
   print(flags.json ? fidelity_json(report).dump(1) + "\n" : fidelity_table(report));
   return {};
@@ -42,12 +43,17 @@ Status fidelity(const FidelityFlags& flags) {
 
 void add_fidelity(CLI::App& app, Action* action) {
   auto flags = std::make_shared<FidelityFlags>();
-  CLI::App* command = app.add_subcommand("fidelity", "KL divergence, top-1 agreement and perplexity of caches against full, on your text");
+  CLI::App* command =
+      app.add_subcommand("fidelity", "KL divergence, top-1 agreement and perplexity of caches against full, on your text");
   add_model_flags(command, &flags->model);
   command->add_option("--kv", flags->kv, "a cache; repeatable")->required();
   command->add_option("-f,--file", flags->file, "the text")->required();
-  command->add_option("--context", flags->request.context, "tokens of the text that are used")->capture_default_str()->check(CLI::PositiveNumber);
-  command->add_option("--tokens", flags->request.tokens, "the last of them, over which distributions are compared")->capture_default_str()->check(CLI::PositiveNumber);
+  command->add_option("--context", flags->request.context, "tokens of the text that are used")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  command->add_option("--tokens", flags->request.tokens, "the last of them, over which distributions are compared")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
   command->add_flag("--json", flags->json, "one JSON document on standard output");
   command->callback([flags, action] { *action = [flags] { return fidelity(*flags); }; });
 }

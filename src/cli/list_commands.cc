@@ -13,7 +13,8 @@ namespace kvartet {
 namespace {
 
 Status list_methods() {
-  std::string text = "A spec is one method or several joined by '+', evicting before quantizing: snapkv:budget=0.25+kivi:bits=4\n\n";
+  std::string text =
+      "A spec is one method or several joined by '+', evicting before quantizing: snapkv:budget=0.25+kivi:bits=4\n\n";
   for (const MethodInfo& m : methods()) text += fmt::format("{:14} {:44} {}\n", m.name, m.keys, m.summary);
   print(text);
   return {};
@@ -34,14 +35,19 @@ Status describe_model(const std::string& name) {
   const ModelShape& s = f.shape;
   const LayerShape& layer = s.layers.front();
   std::string types;
-  for (const auto& [type, count] : f.weight_types) types += fmt::format("{}{} {:.1f} M", types.empty() ? "" : ", ", type, static_cast<double>(count) / 1e6);
-  print(fmt::format("name           {}\narchitecture   {}\nparameters     {:.1f} M ({})\nfile           {:.1f} MB\nlayers         {}\nhidden, ffn    {}, {}\n"
-                    "heads          {} query, {} KV, head_dim {}\nvocabulary     {} ({}){}\ncontext        {}\nRoPE           base {:g}, factor {:g}{}\n"
-                    "chat template  {}\nf16 KV cache   {} bytes per token, {:.1f} MB at the full context\n",
-                    f.name, s.architecture, static_cast<double>(f.parameters) / 1e6, types, static_cast<double>(f.file_bytes) / 1e6, s.layer_count(),
-                    s.hidden, s.ffn, layer.heads, layer.kv_heads, layer.head_dim, s.vocab, f.vocabulary, f.tied_embeddings ? ", output tied to it" : "",
-                    s.context, f.rope_base, f.rope_factor, f.rope_factors ? ", per-frequency factors" : "", f.has_chat_template ? "yes" : "no",
-                    s.f16_bytes_per_token(), static_cast<double>(s.f16_bytes_per_token()) * s.context / 1e6));
+  for (const auto& [type, count] : f.weight_types)
+    types += fmt::format("{}{} {:.1f} M", types.empty() ? "" : ", ", type, static_cast<double>(count) / 1e6);
+  print(
+      fmt::format("name           {}\narchitecture   {}\nparameters     {:.1f} M ({})\nfile           {:.1f} MB\nlayers         "
+                  "{}\nhidden, ffn    {}, {}\n"
+                  "heads          {} query, {} KV, head_dim {}\nvocabulary     {} ({}){}\ncontext        {}\nRoPE           base "
+                  "{:g}, factor {:g}{}\n"
+                  "chat template  {}\nf16 KV cache   {} bytes per token, {:.1f} MB at the full context\n",
+                  f.name, s.architecture, static_cast<double>(f.parameters) / 1e6, types, static_cast<double>(f.file_bytes) / 1e6,
+                  s.layer_count(), s.hidden, s.ffn, layer.heads, layer.kv_heads, layer.head_dim, s.vocab, f.vocabulary,
+                  f.tied_embeddings ? ", output tied to it" : "", s.context, f.rope_base, f.rope_factor,
+                  f.rope_factors ? ", per-frequency factors" : "", f.has_chat_template ? "yes" : "no", s.f16_bytes_per_token(),
+                  static_cast<double>(s.f16_bytes_per_token()) * s.context / 1e6));
   return {};
 }
 

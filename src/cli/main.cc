@@ -23,8 +23,10 @@ int fail(const Status& status) {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app("Kvartet measures what a cheaper KV cache costs you: quantize, evict, merge, offload, side by side on your own model and text.",
-               "kvartet");
+  CLI::App app(
+      "Kvartet measures what a cheaper KV cache costs you: quantize, evict, merge, offload, side by side on your own model and "
+      "text.",
+      "kvartet");
   app.set_version_flag("--version", "kvartet 0.1.0");
   app.require_subcommand(1);
   app.failure_message(CLI::FailureMessage::simple);

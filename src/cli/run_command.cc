@@ -49,9 +49,15 @@ Json kv_json(const SequenceCache& cache, const ModelShape& shape) {
   const ByteAccount bytes = cache.bytes();
   const std::size_t full = shape.f16_bytes_per_token() * static_cast<std::size_t>(cache.next_position());
   const double ratio = bytes.allocated == 0 ? 0 : static_cast<double>(full) / static_cast<double>(bytes.allocated);
-  return {{"spec", cache.spec().canonical}, {"live_bytes", bytes.live}, {"allocated_bytes", bytes.allocated},
-          {"bytes_by_tier", {{"ram", bytes.allocated}}}, {"full_f16_bytes", full}, {"compression_ratio", ratio},
-          {"fast_ratio", ratio}, {"rows_kept", cache.mean_rows()}, {"acted", cache.acted()}};
+  return {{"spec", cache.spec().canonical},
+          {"live_bytes", bytes.live},
+          {"allocated_bytes", bytes.allocated},
+          {"bytes_by_tier", {{"ram", bytes.allocated}}},
+          {"full_f16_bytes", full},
+          {"compression_ratio", ratio},
+          {"fast_ratio", ratio},
+          {"rows_kept", cache.mean_rows()},
+          {"acted", cache.acted()}};
 }
 
 double decode_rate(const Completion& c) {
@@ -96,7 +102,9 @@ Status check_room(const Prompt& prompt, int context, int max_tokens) {
   for (const Question& question : prompt.questions) {
     const std::size_t tokens = prompt.sealed.size() + question.tokens.size();
     if (tokens + (max_tokens > 0 ? 1 : 0) <= static_cast<std::size_t>(context)) continue;
-    return exhausted(fmt::format("the prompt has {} tokens, and the model's context holds {} together with the answer; shorten the text", tokens, context));
+    return exhausted(
+        fmt::format("the prompt has {} tokens, and the model's context holds {} together with the answer; shorten the text",
+                    tokens, context));
   }
   return {};
 }
@@ -123,16 +131,23 @@ Result<Answer> answer(Engine& engine, const RunFlags& flags, Sequence sequence, 
 
 void print_summary(const Sequence& sealed, const Json& kv, const Answer& a) {
   const auto& c = a.completion;
-  print_note(fmt::format("[{} prompt tokens, {} answered ({}), first token after {:.2f} s, {:.1f} tokens/s; {}: {:.1f} MB instead of {:.1f} MB ({:.2f}x)]",
-                         a.prompt_tokens, c.tokens.size(), finish_reason_name(c.finish_reason), a.ttft_s, decode_rate(c),
-                         sealed.cache.spec().canonical, kv["allocated_bytes"].get<double>() / 1e6, kv["full_f16_bytes"].get<double>() / 1e6,
-                         kv["compression_ratio"].get<double>()));
+  print_note(
+      fmt::format("[{} prompt tokens, {} answered ({}), first token after {:.2f} s, {:.1f} tokens/s; {}: {:.1f} MB instead of "
+                  "{:.1f} MB ({:.2f}x)]",
+                  a.prompt_tokens, c.tokens.size(), finish_reason_name(c.finish_reason), a.ttft_s, decode_rate(c),
+                  sealed.cache.spec().canonical, kv["allocated_bytes"].get<double>() / 1e6,
+                  kv["full_f16_bytes"].get<double>() / 1e6, kv["compression_ratio"].get<double>()));
 }
 
 Json answer_json(const Answer& a) {
-  return {{"question", a.question}, {"text", a.completion.text}, {"finish_reason", finish_reason_name(a.completion.finish_reason)},
-          {"prompt_tokens", a.prompt_tokens}, {"completion_tokens", a.completion.tokens.size()}, {"ttft_s", a.ttft_s},
-          {"decode_tokens_per_s", decode_rate(a.completion)}, {"kv_end", a.kv_end}};
+  return {{"question", a.question},
+          {"text", a.completion.text},
+          {"finish_reason", finish_reason_name(a.completion.finish_reason)},
+          {"prompt_tokens", a.prompt_tokens},
+          {"completion_tokens", a.completion.tokens.size()},
+          {"ttft_s", a.ttft_s},
+          {"decode_tokens_per_s", decode_rate(a.completion)},
+          {"kv_end", a.kv_end}};
 }
 
 Status run(const RunFlags& flags) {
@@ -159,11 +174,13 @@ Status run(const RunFlags& flags) {
   const PromptForm form = flags.raw ? PromptForm::kRaw : PromptForm::kChat;
   KV_ASSIGN(const Prompt prompt, tokenized(engine->vocabulary(), flags, form, text));
   KV_TRY(check_room(prompt, engine->shape().context, flags.generate.max_tokens));
-  KV_ASSIGN(std::vector<Sequence> sealed, engine->prefill(prompt.sealed, specs, [](double share) { show_progress("reading", share); }));
+  KV_ASSIGN(std::vector<Sequence> sealed,
+            engine->prefill(prompt.sealed, specs, [](double share) { show_progress("reading", share); }));
   const double sealed_at = Clock::real().seconds();
   const Json kv = kv_json(sealed[0].cache, engine->shape());
   if (!sealed[0].cache.acted() && specs[0].canonical != "full" && specs[0].canonical != "f32") {
-    print_note(fmt::format("note: {} did not act on {} tokens: nothing was dropped or written in fewer bits", specs[0].canonical, prompt.sealed.size()));
+    print_note(fmt::format("note: {} did not act on {} tokens: nothing was dropped or written in fewer bits", specs[0].canonical,
+                           prompt.sealed.size()));
   }
 
   std::vector<Answer> answers;
@@ -190,7 +207,8 @@ Status run(const RunFlags& flags) {
     for (const Answer& a : answers) document["answers"].push_back(answer_json(a));
     print(document.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
   }
-  if (answers.back().completion.finish_reason == FinishReason::kCancelled) return cancelled("interrupted; the text so far was printed");
+  if (answers.back().completion.finish_reason == FinishReason::kCancelled)
+    return cancelled("interrupted; the text so far was printed");
   return {};
 }
 
@@ -200,13 +218,21 @@ void add_run(CLI::App& app, Action* action) {
   auto flags = std::make_shared<RunFlags>();
   CLI::App* command = app.add_subcommand("run", "answer a prompt, or questions about a document, through one cache");
   add_model_flags(command, &flags->model);
-  command->add_option("--kv", flags->kv, "the cache, for example kivi:bits=4 (kvartet methods lists them)")->capture_default_str();
+  command->add_option("--kv", flags->kv, "the cache, for example kivi:bits=4 (kvartet methods lists them)")
+      ->capture_default_str();
   command->add_option("-p,--prompt", flags->prompt, "the prompt");
   command->add_option("-f,--file", flags->file, "the prompt or document, a text file");
-  command->add_option("--question", flags->questions, "asked after the document was read and its cache sealed; repeat for more on the same cache");
-  command->add_option("-n", flags->generate.max_tokens, "longest answer in tokens")->capture_default_str()->check(CLI::NonNegativeNumber);
-  command->add_option("--temp", flags->generate.sampling.temperature, "temperature; 0 is greedy")->capture_default_str()->check(CLI::Range(0.0, 100.0));
-  command->add_option("--top-p", flags->generate.sampling.top_p, "smallest set of tokens with this probability")->capture_default_str()->check(CLI::Range(0.0, 1.0));
+  command->add_option("--question", flags->questions,
+                      "asked after the document was read and its cache sealed; repeat for more on the same cache");
+  command->add_option("-n", flags->generate.max_tokens, "longest answer in tokens")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  command->add_option("--temp", flags->generate.sampling.temperature, "temperature; 0 is greedy")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 100.0));
+  command->add_option("--top-p", flags->generate.sampling.top_p, "smallest set of tokens with this probability")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1.0));
   command->add_option("--seed", flags->generate.sampling.seed, "of the sampling")->capture_default_str();
   command->add_option("--stop", flags->generate.stop, "text that ends the answer; repeatable");
   command->add_flag("--raw", flags->raw, "no chat template: the model continues the text");

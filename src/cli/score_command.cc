@@ -23,7 +23,8 @@ Status score(const ScoreFlags& flags) {
   KV_ASSIGN(std::string text, FileSystem::real().read_file(flags.file));
   KV_ASSIGN(ScoreReport report, score_predictions(*task, text, flags.file));
   if (flags.json) {
-    nlohmann::ordered_json document = {{"task", report.task}, {"metric", report.metric}, {"n", report.n}, {"score", report.score}};
+    nlohmann::ordered_json document = {
+        {"task", report.task}, {"metric", report.metric}, {"n", report.n}, {"score", report.score}};
     document["skipped"] = nlohmann::ordered_json::array();
     for (const SkippedLine& line : report.skipped) document["skipped"].push_back(line.where() + ": " + line.reason);
     for (const ScoreBucket& b : report.buckets) document["buckets"][b.name] = {{"n", b.n}, {"score", b.score}};
@@ -33,8 +34,8 @@ Status score(const ScoreFlags& flags) {
   }
   for (const SkippedLine& line : report.skipped) print_note(line.where() + ": " + line.reason);
   if (report.skipped.empty()) return {};
-  return bad_input(fmt::format("{}: {} of {} lines could not be scored and are left out of the score; mend the lines named above", flags.file,
-                               report.skipped.size(), report.skipped.size() + static_cast<std::size_t>(report.n)));
+  return bad_input(fmt::format("{}: {} of {} lines could not be scored and are left out of the score; mend the lines named above",
+                               flags.file, report.skipped.size(), report.skipped.size() + static_cast<std::size_t>(report.n)));
 }
 
 }  // namespace

@@ -23,8 +23,8 @@ class Prefill {
  public:
   struct Options {
     int threads = 1;
-    int chunk = 512;            // rows per step
-    bool keep_hidden = false;   // keep the final hidden rows of all tokens (likelihoods), not only of the last
+    int chunk = 512;           // rows per step
+    bool keep_hidden = false;  // keep the final hidden rows of all tokens (likelihoods), not only of the last
   };
   static Result<Prefill> start(Transformer& transformer, std::span<const std::int32_t> tokens,
                                std::span<SequenceCache* const> caches, const Options& options);
@@ -35,7 +35,7 @@ class Prefill {
   // One row chunk of one layer; after the last chunk of a layer the caches seal it. Work may be done between steps.
   Status step();
   bool done() const;
-  double progress() const;  // share of all steps done
+  double progress() const;               // share of all steps done
   double seal_seconds(int cache) const;  // what this cache's own compression took
 
   // After done(): final hidden rows [tokens or 1, hidden], before the output norm: input of Transformer::logits.

@@ -51,10 +51,10 @@ struct Prefill::Impl {
   int chunk_begin = 0;
   int attended_rows = 0;  // of this layer: attention keeps them packed for the next chunk
   std::vector<std::int32_t> positions;
-  Matrix hidden;                      // [tokens, hidden]: input of the current layer, turned into its output chunk by chunk
-  Matrix keys, keys_pre, values;      // [tokens, kv_heads * head_dim]: the one exact layer
-  Matrix q, attended;                 // [chunk, heads * head_dim]
-  Matrix last_q;                      // [window, heads * head_dim]: queries whose scores are exported
+  Matrix hidden;                  // [tokens, hidden]: input of the current layer, turned into its output chunk by chunk
+  Matrix keys, keys_pre, values;  // [tokens, kv_heads * head_dim]: the one exact layer
+  Matrix q, attended;             // [chunk, heads * head_dim]
+  Matrix last_q;                  // [window, heads * head_dim]: queries whose scores are exported
   PrefillAttention attention;
   std::vector<double> seal_seconds;
 
@@ -132,7 +132,8 @@ struct Prefill::Impl {
     const Clock& clock = Clock::real();
     const double before_scores = clock.seconds();
     if (last_q.rows > 0 && !on_sealed_cache) {
-      export_window_scores(as_heads(last_q.view(), s.heads, s.head_dim), rows.key, static_cast<int>(last_q.rows), options.threads, &scores);
+      export_window_scores(as_heads(last_q.view(), s.heads, s.head_dim), rows.key, static_cast<int>(last_q.rows), options.threads,
+                           &scores);
       rows.scores = &scores;
     }
     const double score_seconds = clock.seconds() - before_scores;
@@ -164,7 +165,8 @@ Result<Prefill> Prefill::start(Transformer& transformer, std::span<const std::in
   KV_CHECK(!impl->on_sealed_cache || caches.size() == 1);
   const int context = transformer.shape().context;
   if (impl->tokens > context - first) {
-    return exhausted(fmt::format("{} tokens on top of {} do not fit the model's context of {}; shorten the text", impl->tokens, first, context));
+    return exhausted(fmt::format("{} tokens on top of {} do not fit the model's context of {}; shorten the text", impl->tokens,
+                                 first, context));
   }
   for (const SequenceCache* cache : caches) {
     if (!impl->on_sealed_cache) impl->need.merge(cache->score_need());

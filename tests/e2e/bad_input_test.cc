@@ -39,34 +39,56 @@ TEST_F(BadInput, TextThatIsNotUtf8) {
 }
 
 TEST_F(BadInput, BytesThatAreOddButAllowed) {
-  const std::string text("\xef\xbb\xbf" "a\0b\r\n\t\x01 \xf0\x9f\x98\x80", 15);
+  const std::string text(
+      "\xef\xbb\xbf"
+      "a\0b\r\n\t\x01 \xf0\x9f\x98\x80",
+      15);
   EXPECT_TRUE(is_ok(ask({"-f", folder_.file("odd.txt", text)})));
 }
 
 // DESIGN 5: refused before weights load, so also in front of a model that is not there.
 TEST_F(BadInput, SpecsThatAreMisspeltOrSenseless) {
   const std::vector<std::pair<const char*, const char*>> cases = {
-      {"", ""},                          {"kivy:bits=4", "kivi"},
-      {"KIVI", "kivi"},                  {"kivi:bit=4", "bits"},
-      {"kivi:bits", "bits"},             {"kivi:bits=", "bits"},
-      {"kivi:bits=5", "5"},              {"kivi:bits=4.5", "4.5"},
-      {"kivi:bits=-4", "-4"},            {"kivi:bits=4,bits=2", "bits"},
-      {"kivi:bits=4/4/4", "4/4/4"},      {"kivi:group=48", "48"},
-      {"kivi:residual=7", "7"},          {"kivi:bits=4,", ""},
-      {"kivi::bits=4", ""},              {"+kivi", ""},
-      {"kivi+", ""},                     {"snapkv:budget=0", "0"},
-      {"snapkv:budget=-3", "-3"},        {"snapkv:budget=nan", "nan"},
-      {"snapkv:budget=1.5", "1.5"},      {"snapkv:budget=99999999999999999999", "budget"},
-      {"snapkv:pool=mean", "max"},       {"snapkv:kernel=0", "kernel"},
-      {"snapkv:kernel=4", "kernel"},     {"streamingllm:window=0,sinks=0", ""},
-      {"streamingllm:window=8,budget=9", "budget"}, {"kivi:bits=4+snapkv:budget=0.25", "snapkv"},
-      {"q8_0+kivi:bits=4", ""},          {"snapkv+streamingllm", ""},
-      {"full,q8_0", ""},                 {"full:bits=4", "full"},
-      {"f16", "full"},                   {"q8_0 ", ""},
-      {"kivi:bits=\xff", ""},            {"kivi\nbits=4", ""},
+      {"", ""},
+      {"kivy:bits=4", "kivi"},
+      {"KIVI", "kivi"},
+      {"kivi:bit=4", "bits"},
+      {"kivi:bits", "bits"},
+      {"kivi:bits=", "bits"},
+      {"kivi:bits=5", "5"},
+      {"kivi:bits=4.5", "4.5"},
+      {"kivi:bits=-4", "-4"},
+      {"kivi:bits=4,bits=2", "bits"},
+      {"kivi:bits=4/4/4", "4/4/4"},
+      {"kivi:group=48", "48"},
+      {"kivi:residual=7", "7"},
+      {"kivi:bits=4,", ""},
+      {"kivi::bits=4", ""},
+      {"+kivi", ""},
+      {"kivi+", ""},
+      {"snapkv:budget=0", "0"},
+      {"snapkv:budget=-3", "-3"},
+      {"snapkv:budget=nan", "nan"},
+      {"snapkv:budget=1.5", "1.5"},
+      {"snapkv:budget=99999999999999999999", "budget"},
+      {"snapkv:pool=mean", "max"},
+      {"snapkv:kernel=0", "kernel"},
+      {"snapkv:kernel=4", "kernel"},
+      {"streamingllm:window=0,sinks=0", ""},
+      {"streamingllm:window=8,budget=9", "budget"},
+      {"kivi:bits=4+snapkv:budget=0.25", "snapkv"},
+      {"q8_0+kivi:bits=4", ""},
+      {"snapkv+streamingllm", ""},
+      {"full,q8_0", ""},
+      {"full:bits=4", "full"},
+      {"f16", "full"},
+      {"q8_0 ", ""},
+      {"kivi:bits=\xff", ""},
+      {"kivi\nbits=4", ""},
   };
   for (const auto& [spec, about] : cases) {
-    EXPECT_TRUE(is_refused(run({"run", "-m", folder_.path("missing.gguf"), "--kv", spec, "-p", "text"}), 2, about)) << "spec: " << spec;
+    EXPECT_TRUE(is_refused(run({"run", "-m", folder_.path("missing.gguf"), "--kv", spec, "-p", "text"}), 2, about))
+        << "spec: " << spec;
   }
   EXPECT_TRUE(is_refused(run({"explain", "-m", model_, "--kv", "kivy", "--prompt-tokens", "100"}), 2, "kivi"));
   EXPECT_TRUE(is_refused(run({"bench", "-m", model_, "--kv", "kivy", "--task", "needle", "-o", folder_.path("out")}), 2, "kivi"));

@@ -34,8 +34,8 @@ std::optional<std::uint64_t> widen_feed_forward(const std::string& path, std::ui
       std::uint64_t length = 0;
       std::memcpy(&length, place, 8);
       old_floats *= length;
-      const bool widened = text.find("ffn_") != std::string::npos && d == (text.find("ffn_down") != std::string::npos ? 0U : 1U) &&
-                           text.find("norm") == std::string::npos;
+      const bool widened = text.find("ffn_") != std::string::npos &&
+                           d == (text.find("ffn_down") != std::string::npos ? 0U : 1U) && text.find("norm") == std::string::npos;
       if (widened) length = width;
       std::memcpy(place, &length, 8);
       floats *= length;
@@ -60,7 +60,8 @@ class BadModel : public testing::Test {
     return {{"run", "-m", model, "--threads", "1", "-p", "text", "-n", "2"},
             {"explain", "-m", model, "--kv", "full", "--prompt-tokens", "100"},
             {"model", model},
-            {"bench", "-m", model, "--threads", "1", "--kv", "full", "--task", "needle", "--data", folder_.path(), "--context", "900", "-o", out_},
+            {"bench", "-m", model, "--threads", "1", "--kv", "full", "--task", "needle", "--data", folder_.path(), "--context",
+             "900", "-o", out_},
             {"fidelity", "-m", model, "--threads", "1", "--kv", "q8_0", "-f", text_, "--context", "64", "--tokens", "8"},
             {"speed", "-m", model, "--threads", "1", "--kv", "full", "--depth", "8"}};
   }
@@ -163,8 +164,11 @@ TEST_F(BadModel, WeightsThatAreNotFinite) {
         const Finished f = run({"run", "-m", model, "--threads", "1", "-p", std::string(300, 'x'), "-n", "2", "--kv", kv});
         EXPECT_TRUE(is_refused(f, 3)) << kv << " " << value << " " << count;
       }
-      EXPECT_TRUE(is_refused(run({"fidelity", "-m", model, "--threads", "1", "--kv", "q8_0", "-f", text_, "--context", "64", "--tokens", "8"}), 3));
-      EXPECT_TRUE(is_refused(run({"speed", "-m", model, "--threads", "1", "--kv", "full", "--depth", "8", "--rounds", "1", "--prefill-rounds", "1"}), 3));
+      EXPECT_TRUE(is_refused(
+          run({"fidelity", "-m", model, "--threads", "1", "--kv", "q8_0", "-f", text_, "--context", "64", "--tokens", "8"}), 3));
+      EXPECT_TRUE(is_refused(
+          run({"speed", "-m", model, "--threads", "1", "--kv", "full", "--depth", "8", "--rounds", "1", "--prefill-rounds", "1"}),
+          3));
     }
   }
 }

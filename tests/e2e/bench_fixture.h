@@ -30,8 +30,8 @@ class BenchFixture : public testing::Test {
   std::string out(const std::string& name) const { return folder_.path(name); }
   Arguments bench_arguments(const std::string& name, const Arguments& more,
                             const Arguments& caches = {"--kv", "full", "--kv", "kivi:bits=2,residual=32"}) const {
-    return Arguments{"bench",     "-m",           model_,   "--threads", "1",        "--task", "needle",    "--task",
-                     "multineedle:k=2", "--context", "900", "--data",    folder_.path(), "-o", out(name)} +
+    return Arguments{"bench",     "-m",  model_,   "--threads",    "1",  "--task", "needle", "--task", "multineedle:k=2",
+                     "--context", "900", "--data", folder_.path(), "-o", out(name)} +
            caches + more;
   }
   Finished bench(const std::string& name, const Arguments& more) const { return run(bench_arguments(name, more)); }

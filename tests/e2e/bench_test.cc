@@ -81,6 +81,20 @@ TEST_F(Bench, KilledRunGoesOnWhereItWas) {
   EXPECT_EQ(rows(rest), whole);
 }
 
+// Whenever it is killed, also while it opens or writes its results.
+TEST_F(Bench, KilledAgainAndAgain) {
+  const Json whole = rows(bench("whole", {"--samples", "4", "--json"}));
+  for (const int milliseconds : {15, 30, 45, 60, 75, 90, 120, 180}) {
+    Program program(bench_arguments("cut", {"--samples", "4", "--json"}));
+    usleep(static_cast<useconds_t>(milliseconds) * 1000);
+    program.kill(SIGKILL);
+    static_cast<void>(program.wait());
+  }
+  const Finished rest = bench("cut", {"--samples", "4", "--json"});
+  ASSERT_TRUE(is_ok(rest));
+  EXPECT_EQ(rows(rest), whole);
+}
+
 TEST_F(Bench, AnotherCacheLaterAddsOnlyItself) {
   const Json both = rows(bench("both", {"--samples", "3", "--json"}));
   ASSERT_TRUE(is_ok(run(bench_arguments("later", {"--samples", "3"}, {"--kv", "full"}))));
@@ -115,14 +129,19 @@ TEST_F(Bench, PredictionsOfOwnFileReScoreToTheTable) {
   const auto records = [&](const std::vector<std::string>& answers) {
     std::string text = "\xef\xbb\xbf\n";
     for (std::size_t i = 0; i < answers.size(); ++i) {
-      text += Json{{"_id", fmt::format("r{}", i)}, {"input", "What is said here?"}, {"context", haystack_text().substr(i * 40, 300)},
-                   {"answers", {answers[i]}}, {"length", 100}}.dump() + "\r\n";
+      text += Json{{"_id", fmt::format("r{}", i)},
+                   {"input", "What is said here?"},
+                   {"context", haystack_text().substr(i * 40, 300)},
+                   {"answers", {answers[i]}},
+                   {"length", 100}}
+                  .dump() +
+              "\r\n";
     }
     return folder_.file("mine.jsonl", text + "{\"input\": broken\n");
   };
   const auto bench_own = [&](const std::string& name, const std::string& file) {
-    return run({"bench", "-m", model_, "--threads", "1", "--task", file + ":max_new=12", "--metric", "f1", "--context", "700", "-o", out(name),
-                "--json", "--kv", "full", "--kv", "kivi:bits=2,residual=32"});
+    return run({"bench", "-m", model_, "--threads", "1", "--task", file + ":max_new=12", "--metric", "f1", "--context", "700",
+                "-o", out(name), "--json", "--kv", "full", "--kv", "kivi:bits=2,residual=32"});
   };
   const Finished first = bench_own("first", records(std::vector<std::string>(6, "nobody knows")));
   ASSERT_TRUE(is_ok(first));
@@ -139,18 +158,20 @@ TEST_F(Bench, PredictionsOfOwnFileReScoreToTheTable) {
   const Finished second = bench_own("second", file);
   ASSERT_TRUE(is_ok(second));
 
+  const Json table = second.json();
   int files = 0;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(out("second") + "/predictions")) {
     if (!entry.is_regular_file()) continue;
     ++files;
     const std::vector<Json> lines = prediction_lines(entry.path());
     ASSERT_EQ(lines.size(), 6U);
-    for (const char* key : {"pred", "answers", "all_classes", "length", "id", "spec", "prompt_tokens", "completion_tokens", "prompt_hash"}) {
+    for (const char* key :
+         {"pred", "answers", "all_classes", "length", "id", "spec", "prompt_tokens", "completion_tokens", "prompt_hash"}) {
       EXPECT_TRUE(lines[0].contains(key)) << key;  // DESIGN 6
     }
     const Finished scored = run({"score", "--task", file, "--metric", "f1", entry.path(), "--json"});
     ASSERT_TRUE(is_ok(scored));
-    for (const Json& row : second.json()["rows"]) {
+    for (const Json& row : table["rows"]) {
       if (row["spec"] != lines[0]["spec"]) continue;
       EXPECT_NEAR(scored.json()["score"].get<double>(), row["score"].get<double>(), 0.006);  // two decimals
     }
@@ -169,7 +190,8 @@ TEST_F(Bench, CachesSeeTheSamePrompts) {
   for (const auto& entry : std::filesystem::recursive_directory_iterator(out("out") + "/predictions")) {
     if (!entry.is_regular_file()) continue;
     const std::string task = entry.path().parent_path().parent_path().filename();
-    for (const Json& line : prediction_lines(entry.path())) hashes[task + line["id"].get<std::string>()].insert(line["prompt_hash"]);
+    for (const Json& line : prediction_lines(entry.path()))
+      hashes[task + line["id"].get<std::string>()].insert(line["prompt_hash"]);
   }
   EXPECT_EQ(hashes.size(), 6U);
   for (const auto& [sample, all] : hashes) EXPECT_EQ(all.size(), 1U) << sample;
@@ -177,11 +199,12 @@ TEST_F(Bench, CachesSeeTheSamePrompts) {
 
 // Samples that cannot be run are counted and explained, and the exit code tells a script.
 TEST_F(Bench, FailedAnswersAreCountedAndExplained) {
-  const Finished f = bench("out", {"--samples", "2", "--json", "--fast-tier-bytes", "150K"});
+  const Finished f = bench("out", {"--samples", "2", "--json", "--fast-tier-bytes", "300K"});
   EXPECT_EQ(f.code, 1) << f.err;
   EXPECT_NE(f.err.find("kvartet: "), std::string::npos);
+  const Json d = f.json();
   int failed = 0;
-  for (const Json& row : f.json()["rows"]) {
+  for (const Json& row : d["rows"]) {
     failed += row["failed"].get<int>();
     EXPECT_EQ(row["failed"].get<int>() + row["n"].get<int>(), 2);
     EXPECT_EQ(row["failed"] > 0, row["first_error"].get<std::string>().find("bytes") != std::string::npos);

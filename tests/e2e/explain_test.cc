@@ -30,7 +30,7 @@ TEST(Explain, EqualsWhatRunCounts) {
   options.head_dim = 64;
   options.context = 1024;
   const std::string model = tiny_model(folder, options);
-  for (const int prompt : {1, 50, 300, 517}) {
+  for (const int prompt : {1, 77, 517}) {
     const std::string text = folder.file("text.txt", std::string(static_cast<std::size_t>(prompt), 'x'));
     for (const std::string& spec : kSpecs) {
       const Arguments kv = {"-m", model, "--kv", spec, "--json"};
@@ -39,7 +39,8 @@ TEST(Explain, EqualsWhatRunCounts) {
       ASSERT_TRUE(is_ok(ran)) << spec;
       const Json counted = ran.json();
       const std::string tokens = std::to_string(prompt);
-      const std::string later = std::to_string(counted["completion_tokens"].get<int>() - (counted["finish_reason"] == "length" ? 1 : 0));
+      const std::string later =
+          std::to_string(counted["completion_tokens"].get<int>() - (counted["finish_reason"] == "length" ? 1 : 0));
       const Json before = run(Arguments{"explain", "--prompt-tokens", tokens} + kv).json();
       const Json after = run(Arguments{"explain", "--prompt-tokens", tokens, "--output-tokens", later} + kv).json();
       const std::string where = spec + " at " + tokens;

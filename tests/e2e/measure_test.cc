@@ -1,6 +1,8 @@
 // kvartet fidelity, speed, methods, tasks and model.
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "tiny_models.h"
 
 namespace kvartet::e2e {
@@ -8,7 +10,9 @@ namespace {
 
 class Measure : public testing::Test {
  protected:
-  Finished fidelity(const Arguments& more) const { return run(Arguments{"fidelity", "-m", model_, "--threads", "1", "-f", text_} + more); }
+  Finished fidelity(const Arguments& more) const {
+    return run(Arguments{"fidelity", "-m", model_, "--threads", "1", "-f", text_} + more);
+  }
   Finished speed(const Arguments& more) const {
     return run(Arguments{"speed", "-m", model_, "--threads", "1", "--gen", "4", "--rounds", "2", "--prefill-rounds", "1"} + more);
   }
@@ -18,15 +22,16 @@ class Measure : public testing::Test {
 };
 
 TEST_F(Measure, FidelityOrdersTheCaches) {
-  const Finished f = fidelity({"--kv", "full", "--kv", "q8_0", "--kv", "kivi:bits=2,residual=32", "--kv", "f32", "--context", "600",
-                               "--tokens", "100", "--json"});
+  const Finished f = fidelity({"--kv", "full", "--kv", "q8_0", "--kv", "kivi:bits=2,residual=32", "--kv", "f32", "--context",
+                               "600", "--tokens", "100", "--json"});
   ASSERT_TRUE(is_ok(f));
   const Json d = f.json();
   EXPECT_EQ(d["reference"]["spec"], "full");
   EXPECT_EQ(d["reference"]["tokens"], 100);
   ASSERT_EQ(d["rows"].size(), 3U) << "the reference is never a row";
   for (const Json& row : d["rows"]) {
-    for (const char* key : {"spec", "tokens", "kl_mean", "kl_p99", "top1_agreement", "perplexity"}) EXPECT_TRUE(row.contains(key)) << key;
+    for (const char* key : {"spec", "tokens", "kl_mean", "kl_p99", "top1_agreement", "perplexity"})
+      EXPECT_TRUE(row.contains(key)) << key;
     EXPECT_GE(row["kl_mean"], 0);
   }
   EXPECT_LT(d["rows"][2]["kl_mean"], d["rows"][0]["kl_mean"]);  // f32 is nearer to f16 than q8_0 is, and q8_0 than 2 bits
@@ -44,14 +49,10 @@ TEST_F(Measure, FidelityRefusesTextThatIsTooShortOrBroken) {
 }
 
 TEST_F(Measure, FidelityCanBeInterruptedWhileItCompares) {
-  TinyModelOptions slow = wide_heads();
-  slow.layers = 8;
-  slow.hidden = 256;
-  slow.ffn = 1024;
-  slow.context = 100'000;
-  model_ = tiny_model(folder_, slow, "slow.gguf");
+  model_ = tiny_model(folder_, slow_model(), "slow.gguf");
   folder_.file("text.txt", std::string(60'000, 'a'));
-  Program program({"fidelity", "-m", model_, "--threads", "1", "-f", text_, "--kv", "q8_0", "--context", "50100", "--tokens", "50000"});
+  Program program(
+      {"fidelity", "-m", model_, "--threads", "1", "-f", text_, "--kv", "q8_0", "--context", "50100", "--tokens", "50000"});
   usleep(1'000'000);
   ASSERT_TRUE(program.running());
   program.kill(SIGINT);
@@ -72,12 +73,23 @@ TEST_F(Measure, SpeedHasARowPerCacheDepthAndPhase) {
   }
 }
 
+// A rate from half a measurement is none.
+TEST_F(Measure, SpeedCanBeInterruptedInItsLastRound) {
+  model_ = tiny_model(folder_, slow_model(), "slow.gguf");
+  Program program({"speed", "-m", model_, "--threads", "1", "--kv", "full", "--depth", "0", "--gen", "90000", "--rounds", "1"});
+  usleep(1'000'000);
+  ASSERT_TRUE(program.running());
+  program.kill(SIGINT);
+  EXPECT_TRUE(is_refused(program.wait(), 130, "interrupted"));
+}
+
 // DESIGN 6: the peer always gives decode rows for f16, q8_0 and q4_0 and prefill rows for f16.
 TEST_F(Measure, SpeedOfThePeer) {
   const Finished f = speed({"--kv", "full", "--depth", "64", "--peer", "llama.cpp", "--json"});
   ASSERT_TRUE(is_ok(f));
+  const Json d = f.json();
   std::set<std::string> seen;
-  for (const Json& row : f.json()["rows"]) {
+  for (const Json& row : d["rows"]) {
     if (row["engine"] != "llama.cpp") continue;
     const std::string spec = row["spec"];
     seen.insert(spec.substr(0, spec.find(' ')) + " " + row["phase"].get<std::string>());

@@ -169,7 +169,8 @@ inline Arguments operator+(Arguments a, const Arguments& b) {
 inline testing::AssertionResult is_sentence(const Finished& f, int code, const std::string& about = "") {
   const auto failure = [&](const std::string& what) {
     return testing::AssertionFailure() << what << "; exit code " << f.code << ", signal " << f.signal << ", standard error:\n"
-                                       << f.err << "standard output:\n" << f.out.substr(0, 2000);
+                                       << f.err << "standard output:\n"
+                                       << f.out.substr(0, 2000);
   };
   if (f.signal != 0) return failure("ended by a signal");
   if (f.code != code) return failure("exit code is not " + std::to_string(code));

@@ -41,7 +41,8 @@ TEST_F(Run, JsonHasTheAgreedFields) {
 }
 
 TEST_F(Run, StreamedTextEqualsTheJsonText) {
-  for (const Arguments& more : {Arguments{}, {"--temp", "1", "--seed", "7"}, {"--raw"}, {"--kv", "snapkv:budget=0.25+kivi:bits=2"}}) {
+  for (const Arguments& more :
+       {Arguments{}, {"--temp", "1", "--seed", "7"}, {"--raw"}, {"--kv", "snapkv:budget=0.25+kivi:bits=2"}}) {
     const Arguments all = Arguments{"-p", document_, "-n", "40"} + more;
     const Finished streamed = ask(all);
     ASSERT_TRUE(is_ok(streamed));
@@ -53,7 +54,8 @@ TEST_F(Run, StreamedTextEqualsTheJsonText) {
 TEST_F(Run, SameTextForAnyNumberOfThreads) {
   std::set<std::string> texts;
   for (const char* threads : {"1", "2", "3"}) {
-    const Finished f = run({"run", "-m", model_, "--threads", threads, "--kv", "kivi:bits=2", "-p", document_, "-n", "24", "--json"});
+    const Finished f =
+        run({"run", "-m", model_, "--threads", threads, "--kv", "kivi:bits=2", "-p", document_, "-n", "24", "--json"});
     ASSERT_TRUE(is_ok(f));
     texts.insert(f.json()["text"].get<std::string>());
   }
@@ -68,7 +70,8 @@ TEST_F(Run, SeedDecidesTheSampledText) {
 
 // Forks of a sealed cache are independent: what was asked before does not matter.
 TEST_F(Run, QuestionsDoNotDisturbEachOther) {
-  for (const char* kv : {"full", "kivi:bits=4,residual=32", "snapkv:budget=0.25+kivi:bits=2,residual=32", "streamingllm:window=64"}) {
+  for (const char* kv :
+       {"full", "kivi:bits=4,residual=32", "snapkv:budget=0.25+kivi:bits=2,residual=32", "streamingllm:window=64"}) {
     const Arguments base = {"--kv", kv, "-p", document_, "-n", "30"};
     const Arguments first = {"--question", "Who has marbles?"};
     const Arguments second = {"--question", "How many are there?"};
@@ -187,7 +190,8 @@ TEST_F(Run, ModelWithoutTemplateGetsPlainTextAndSaysSo) {
 TEST_F(Run, BudgetAgainstLength) {
   const std::string full = text_of({"-p", document_, "-n", "20"});
   const Arguments base = {"-p", document_, "-n", "20", "--kv"};
-  for (const char* kv : {"snapkv:budget=1000", "streamingllm:window=900", "snapkv:budget=401,window=400", "streamingllm:budget=1020"}) {
+  for (const char* kv :
+       {"snapkv:budget=1000", "streamingllm:window=900", "snapkv:budget=401,window=400", "streamingllm:budget=1020"}) {
     const Json d = ask_json(base + Arguments{kv});
     EXPECT_EQ(d["text"], full) << kv;
     EXPECT_EQ(d["kv"]["acted"], false) << kv;
@@ -208,12 +212,7 @@ TEST_F(Run, SaysWhenACacheDidNotAct) {
 }
 
 TEST_F(Run, InterruptedAnswerIsKept) {
-  TinyModelOptions slow = wide_heads();
-  slow.layers = 8;
-  slow.hidden = 256;
-  slow.ffn = 1024;
-  slow.context = 100'000;
-  const std::string model = tiny_model(folder_, slow, "slow.gguf");
+  const std::string model = tiny_model(folder_, slow_model(), "slow.gguf");
   Program program({"run", "-m", model, "--threads", "1", "-p", "text", "-n", "90000", "--temp", "1"});
   while (program.running() && program.out_so_far().size() < 10) usleep(1000);
   ASSERT_TRUE(program.running());
@@ -225,13 +224,9 @@ TEST_F(Run, InterruptedAnswerIsKept) {
 }
 
 TEST_F(Run, InterruptedPrefillPrintsNothing) {
-  TinyModelOptions slow = wide_heads();
-  slow.layers = 8;
-  slow.hidden = 256;
-  slow.ffn = 2048;
-  slow.context = 100'000;
-  const std::string model = tiny_model(folder_, slow, "slow.gguf");
-  Program program({"run", "-m", model, "--threads", "1", "--raw", "-f", folder_.file("long.txt", std::string(90'000, 'x')), "--json"});
+  const std::string model = tiny_model(folder_, slow_model(), "slow.gguf");
+  Program program(
+      {"run", "-m", model, "--threads", "1", "--raw", "-f", folder_.file("long.txt", std::string(90'000, 'x')), "--json"});
   usleep(500'000);
   ASSERT_TRUE(program.running());
   program.kill(SIGTERM);

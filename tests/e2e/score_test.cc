@@ -40,21 +40,21 @@ TEST_F(Score, ByteOrderMarkWindowsLinesBlankLinesAndNoFinalNewlineAreFine) {
 TEST_F(Score, BadLinesAreNamedAndTheOthersScored) {
   const std::string good = line("blue", "blue");
   const std::vector<std::string> lines = {
-      good,                                                              // 1
-      "{broken",                                                         // 2
-      R"({"answers": ["blue"]})",                                        // 3: no pred
-      R"({"pred": "blue"})",                                             // 4: no answers
+      good,                                                                  // 1
+      "{broken",                                                             // 2
+      R"({"answers": ["blue"]})",                                            // 3: no pred
+      R"({"pred": "blue"})",                                                 // 4: no answers
       R"({"pred": "a)" + std::string(1, '\0') + R"(b", "answers": ["a"]})",  // 5
-      "{\"pred\": \"caf\xe9\", \"answers\": [\"a\"]}",                   // 6
-      R"([1, 2])",                                                       // 7
-      R"({"pred": 5, "answers": ["a"]})",                                // 8
-      R"({"pred": "a", "answers": []})",                                 // 9
-      R"({"id": "x", "pred": "blue", "answers": ["blue"]})",             // 10
-      R"({"id": "x", "pred": "blue", "answers": ["blue"]})",             // 11: repeated id
+      "{\"pred\": \"caf\xe9\", \"answers\": [\"a\"]}",                       // 6
+      R"([1, 2])",                                                           // 7
+      R"({"pred": 5, "answers": ["a"]})",                                    // 8
+      R"({"pred": "a", "answers": []})",                                     // 9
+      R"({"id": "x", "pred": "blue", "answers": ["blue"]})",                 // 10
+      R"({"id": "x", "pred": "blue", "answers": ["blue"]})",                 // 11: repeated id
       R"({"pred": "a", "answers": ["a"]} {"pred": "b", "answers": ["b"]})",  // 12
-      line(std::string(5'000'000, 'z'), "blue"),                         // 13: good, and long
-      std::string(100'000, '['),                                         // 14: deep
-      R"({"pred": "a", "answers": ["a"], "length": 1e999})",             // 15: no number
+      line(std::string(5'000'000, 'z'), "blue"),                             // 13: good, and long
+      std::string(100'000, '['),                                             // 14: deep
+      R"({"pred": "a", "answers": ["a"], "length": 1e999})",                 // 15: no number
   };
   std::string text;
   for (const std::string& l : lines) text += l + "\n";

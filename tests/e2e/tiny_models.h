@@ -11,7 +11,8 @@
 
 namespace kvartet::e2e {
 
-inline std::string tiny_model(const ScratchFolder& folder, const TinyModelOptions& options = {}, const std::string& name = "tiny.gguf") {
+inline std::string tiny_model(const ScratchFolder& folder, const TinyModelOptions& options = {},
+                              const std::string& name = "tiny.gguf") {
   const std::string path = folder.path(name);
   const Status written = write_tiny_model(path, options);
   EXPECT_TRUE(written.ok()) << written.message();
@@ -23,6 +24,16 @@ inline TinyModelOptions wide_heads() {
   TinyModelOptions o;
   o.head_dim = 32;
   o.context = 1024;
+  return o;
+}
+
+// So much work per token that whoever wants to interrupt it is in time.
+inline TinyModelOptions slow_model() {
+  TinyModelOptions o = wide_heads();
+  o.layers = 8;
+  o.hidden = 256;
+  o.ffn = 1024;
+  o.context = 100'000;
   return o;
 }
 

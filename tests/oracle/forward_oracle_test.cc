@@ -45,7 +45,8 @@ SequenceCache make_cache(const Transformer& transformer, const std::string& spec
 }
 
 // Prefills the first `prompt` tokens into `cache`, decodes the rest; logits of every position, [tokens, vocab].
-std::vector<float> our_logits(Transformer& transformer, SequenceCache& cache, const std::vector<std::int32_t>& tokens, std::size_t prompt, int chunk) {
+std::vector<float> our_logits(Transformer& transformer, SequenceCache& cache, const std::vector<std::int32_t>& tokens,
+                              std::size_t prompt, int chunk) {
   const auto vocab = static_cast<std::size_t>(transformer.shape().vocab);
   std::vector<float> logits(tokens.size() * vocab);
   Prefill::Options options;
@@ -69,7 +70,8 @@ std::vector<float> our_logits(Transformer& transformer, SequenceCache& cache, co
   return logits;
 }
 
-std::vector<float> oracle_logits(const std::string& path, const std::vector<std::int32_t>& tokens, FlashAttention flash = FlashAttention::kOff) {
+std::vector<float> oracle_logits(const std::string& path, const std::vector<std::int32_t>& tokens,
+                                 FlashAttention flash = FlashAttention::kOff) {
   PeerOptions options;
   options.threads = 1;
   options.repack = PeerRepack::kOff;
@@ -115,7 +117,8 @@ TEST_P(TinyModels, LogitsEqualLibllama) {
   options.kv_heads = GetParam().kv_heads;
   options.hidden = options.heads * options.head_dim;  // libllama takes qwen2's head_dim from here
   options.seed = 5;
-  const std::string path = ::testing::TempDir() + "kvartet_tiny_" + options.architecture + std::to_string(options.heads / options.kv_heads) + ".gguf";
+  const std::string path =
+      ::testing::TempDir() + "kvartet_tiny_" + options.architecture + std::to_string(options.heads / options.kv_heads) + ".gguf";
   ASSERT_TRUE(write_tiny_model(path, options).ok());
   const std::unique_ptr<Transformer> transformer = open_transformer(path);
   ASSERT_NE(transformer, nullptr);
@@ -128,8 +131,11 @@ TEST_P(TinyModels, LogitsEqualLibllama) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Oracle, TinyModels,
-                         ::testing::Values(TinyCase{"llama", 4, 4}, TinyCase{"llama", 6, 2}, TinyCase{"llama", 8, 2}, TinyCase{"qwen2", 4, 2}, TinyCase{"qwen2", 6, 2}),
-                         [](const auto& info) { return info.param.architecture + "_group" + std::to_string(info.param.heads / info.param.kv_heads); });
+                         ::testing::Values(TinyCase{"llama", 4, 4}, TinyCase{"llama", 6, 2}, TinyCase{"llama", 8, 2},
+                                           TinyCase{"qwen2", 4, 2}, TinyCase{"qwen2", 6, 2}),
+                         [](const auto& info) {
+                           return info.param.architecture + "_group" + std::to_string(info.param.heads / info.param.kv_heads);
+                         });
 
 // ---- the real model, where it is
 
@@ -194,8 +200,8 @@ TEST(RealModel, IsAsCloseToLibllamaAsItsOwnAttentionPathsAreToEachOther) {
   const Distance own = distance(off, on, vocab);
   const Distance got = distance(off, ours, vocab);
   RecordProperty("kl", std::to_string(got.kl));
-  std::printf("Q4_1: KL %.2e, top-1 %.3f; libllama's flash attention on/off: KL %.2e, top-1 %.3f (%zu tokens)\n", got.kl, got.top1_equal, own.kl,
-              own.top1_equal, tokens.size());
+  std::printf("Q4_1: KL %.2e, top-1 %.3f; libllama's flash attention on/off: KL %.2e, top-1 %.3f (%zu tokens)\n", got.kl,
+              got.top1_equal, own.kl, own.top1_equal, tokens.size());
   EXPECT_LE(got.kl, 1.5 * own.kl);
   EXPECT_GE(got.top1_equal, own.top1_equal - 0.04);  // 145 positions: 0.02 is one standard error
 }

@@ -40,14 +40,16 @@ class MaskedReference {
     std::vector<float> x(n * static_cast<std::size_t>(shape_.hidden));
     const MatView<float> hidden(x.data(), n, static_cast<std::size_t>(shape_.hidden));
     EXPECT_TRUE(transformer_.embed(tokens, hidden).ok());
-    for (std::size_t layer = 0; layer < shape_.layers.size(); ++layer) run_layer(static_cast<int>(layer), hidden, positions, visible[layer]);
+    for (std::size_t layer = 0; layer < shape_.layers.size(); ++layer)
+      run_layer(static_cast<int>(layer), hidden, positions, visible[layer]);
     std::vector<float> logits(static_cast<std::size_t>(shape_.vocab));
     EXPECT_TRUE(transformer_.logits(hidden.row_range(n - 1, n), {logits.data(), 1, logits.size()}).ok());
     return logits;
   }
 
  private:
-  void run_layer(int layer, MatView<float> x, const std::vector<std::int32_t>& positions, const std::vector<std::set<int>>& visible) {
+  void run_layer(int layer, MatView<float> x, const std::vector<std::int32_t>& positions,
+                 const std::vector<std::set<int>>& visible) {
     const LayerShape& s = shape_.layers[static_cast<std::size_t>(layer)];
     const std::size_t n = positions.size();
     const auto wide = static_cast<std::size_t>(s.heads * s.head_dim);
@@ -62,20 +64,23 @@ class MaskedReference {
     Rows& values = values_[static_cast<std::size_t>(layer)];
     const std::size_t before = keys.size();
     for (std::size_t t = 0; t < n; ++t) {
-      keys.emplace_back(k.begin() + static_cast<std::ptrdiff_t>(t * narrow), k.begin() + static_cast<std::ptrdiff_t>((t + 1) * narrow));
-      values.emplace_back(v.begin() + static_cast<std::ptrdiff_t>(t * narrow), v.begin() + static_cast<std::ptrdiff_t>((t + 1) * narrow));
+      keys.emplace_back(k.begin() + static_cast<std::ptrdiff_t>(t * narrow),
+                        k.begin() + static_cast<std::ptrdiff_t>((t + 1) * narrow));
+      values.emplace_back(v.begin() + static_cast<std::ptrdiff_t>(t * narrow),
+                          v.begin() + static_cast<std::ptrdiff_t>((t + 1) * narrow));
     }
     for (std::size_t t = 0; t < n; ++t) {
       for (int head = 0; head < s.heads; ++head) {
-        attend(s, head, before, before + t, visible[static_cast<std::size_t>(head / s.group())], keys, values, q.data() + t * wide + static_cast<std::size_t>(head * s.head_dim),
+        attend(s, head, before, before + t, visible[static_cast<std::size_t>(head / s.group())], keys, values,
+               q.data() + t * wide + static_cast<std::size_t>(head * s.head_dim),
                out.data() + t * wide + static_cast<std::size_t>(head * s.head_dim));
       }
     }
     EXPECT_TRUE(transformer_.post_attention(layer, Linear::kStored, {out.data(), n, wide}, x).ok());
   }
 
-  static void attend(const LayerShape& s, int head, std::size_t before, std::size_t self, const std::set<int>& visible, const Rows& keys, const Rows& values,
-                     const float* q, float* out) {
+  static void attend(const LayerShape& s, int head, std::size_t before, std::size_t self, const std::set<int>& visible,
+                     const Rows& keys, const Rows& values, const float* q, float* out) {
     const auto d = static_cast<std::size_t>(s.head_dim);
     const std::size_t at = static_cast<std::size_t>(head / s.group()) * d;
     std::vector<double> weight(self + 1, 0.0);
@@ -187,7 +192,8 @@ TEST_P(MaskedOracle, EvictionEqualsMasking) {
 
 INSTANTIATE_TEST_SUITE_P(Caches, MaskedOracle,
                          ::testing::Values(MaskedCase{"f32", 130}, MaskedCase{"streamingllm:sinks=4,window=32+f32", 36},
-                                           MaskedCase{"snapkv:budget=40,window=8,kernel=5+f32", 40}, MaskedCase{"snapkv:budget=0.5,window=8,kernel=5,pool=avg+f32", 65}));
+                                           MaskedCase{"snapkv:budget=40,window=8,kernel=5+f32", 40},
+                                           MaskedCase{"snapkv:budget=0.5,window=8,kernel=5,pool=avg+f32", 65}));
 
 }  // namespace
 }  // namespace kvartet

@@ -34,7 +34,8 @@ TEST(NeedleOracle, AnswersAsManyRightAsLlamaCpp) {
   request.contexts = {4096};
   request.samples = 20;
   request.data_dir = root + "/models";
-  Result<std::vector<PlannedTask>> plan = plan_benchmark(request, (*engine)->vocabulary(), (*engine)->shape(), FileSystem::real());
+  Result<std::vector<PlannedTask>> plan =
+      plan_benchmark(request, (*engine)->vocabulary(), (*engine)->shape(), FileSystem::real());
   ASSERT_TRUE(plan.ok()) << plan.status().message();
   const PlannedTask& task = plan->front();
   const Metric* metric = find_metric(task.metric);

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kDefaultSamples = 20;
 constexpr std::uint64_t kStartStream = std::uint64_t{3} << 32;
-// A short clause has about 12 tokens, the long one of a single fact about 30.
+// A short clause has about 12 tokens, the long one of a single fact about 40.
 constexpr int kNewTokensPerNeedle = 16;
 constexpr int kNewTokens = 32;
 constexpr double kTypicalSentence = 22;  // tokens
@@ -31,12 +31,12 @@ std::string words_joined(const std::vector<std::string>& parts) {
 }
 
 // One fact is stated at length, several briefly. The words of an answer that only repeat the question cost no cache any
-// likelihood, so they set how much one lost value weighs: with about 30 tokens an answer, a quarter of a nat per token, and
-// 20 samples tell differences of 0.05 apart.
+// likelihood, so they set how much one lost value weighs: with about 40 tokens an answer, a fifth of a nat per token.
 std::string subject(const NeedleFact& fact, std::size_t facts) {
   if (facts > 1) return fmt::format("{} in {}", fact.name, fact.place);
-  return fmt::format("the number of the locker that {} and a friend rented at the old railway station in {} for the whole summer", fact.name,
-                     fact.place);
+  return fmt::format("the number of the locker that {} and a friend from school rented at the old railway station in the north of {} "
+                     "for the whole summer of last year",
+                     fact.name, fact.place);
 }
 
 std::string clause(const NeedleFact& fact, std::size_t facts) {

@@ -44,10 +44,10 @@ std::vector<NeedleFact> needle_facts(std::uint64_t seed, int sample, int count) 
   Rng rng(seed, kFactStream << 32 | static_cast<std::uint32_t>(sample));
   const std::vector<std::size_t> names = draw_distinct(rng, kNames.size(), count);
   const std::vector<std::size_t> places = draw_distinct(rng, kPlaces.size(), count);
-  const std::vector<std::size_t> values = draw_distinct(rng, 900, count);
+  const std::vector<std::size_t> values = draw_distinct(rng, 90, count);
   std::vector<NeedleFact> facts;
   for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) {
-    facts.push_back({std::string(kNames[names[i]]), std::string(kPlaces[places[i]]), std::to_string(100 + values[i])});
+    facts.push_back({std::string(kNames[names[i]]), std::string(kPlaces[places[i]]), std::to_string(10 + values[i])});
   }
   return facts;
 }

@@ -1,7 +1,9 @@
-// Facts nobody can know without reading the prompt: Marta's locker in Lisbon has the number 482.
+// Facts nobody can know without reading the prompt: Marta's locker in Lisbon has the number 48.
 //
-// Values are digits on purpose: models read most digits token by token and guess an unseen one with about ln 10 nats, so
-// the likelihood that a lost fact costs varies little from sample to sample and few samples tell caches apart.
+// Values are two digits on purpose. Models read digits one by one and lose 3 to 4 nats on each that they must guess, much
+// the same in every sample: so few samples tell caches apart by likelihood. Two digits keep that loss small against the
+// noise of where a needle happens to lie; the price is that a wrong answer holds the right digits by chance now and then
+// (1 in 90 for a wrong number of two digits).
 #pragma once
 
 #include <cstdint>
@@ -13,7 +15,7 @@ namespace kvartet {
 struct NeedleFact {
   std::string name;   // "Marta"
   std::string place;  // "Lisbon"
-  std::string value;  // "482"
+  std::string value;  // "48"
 };
 
 // `count` facts (at most kMaxNeedles) with different names, places and values. A pure function of its arguments.
