@@ -116,7 +116,8 @@ std::string Statement::text() {
 
 Result<Database> Database::open(const std::string& path, Access access) {
   sqlite3* handle = nullptr;
-  const int flags = access == Access::kReadOnly ? SQLITE_OPEN_READONLY : SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE;
+  // A reader, too, must be able to roll back what a killed writer left half-done; SQLite reads only where it may not write.
+  const int flags = SQLITE_OPEN_READWRITE | (access == Access::kReadOnly ? 0 : SQLITE_OPEN_CREATE);
   const int code = sqlite3_open_v2(path.c_str(), &handle, flags | SQLITE_OPEN_NOMUTEX, nullptr);
   if (code != SQLITE_OK) {
     Status status = sqlite_status(handle, code, path);
@@ -125,6 +126,7 @@ Result<Database> Database::open(const std::string& path, Access access) {
   }
   sqlite3_extended_result_codes(handle, 1);
   sqlite3_busy_timeout(handle, 10000);
+  if (access == Access::kReadOnly) sqlite3_exec(handle, "PRAGMA query_only = 1", nullptr, nullptr, nullptr);
   return Database(handle, path);
 }
 

@@ -131,6 +131,9 @@ TEST_F(BadModel, TooBigForMemory) {
 
 // Memory that the process may not have (ulimit -v): from far too little to enough, it ends well or with exit 4.
 TEST_F(BadModel, LittleAddressSpace) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer needs terabytes of address space for itself";
+#endif
   TinyModelOptions options = wide_heads();
   options.vocab = 50'000;
   options.hidden = 128;

@@ -1,5 +1,6 @@
 // kvartet bench and report with output folders that are full, read-only, another run's, or no folder at all.
 #include <gtest/gtest.h>
+#include <sqlite3.h>
 #include <sys/mount.h>
 
 #include "bench_fixture.h"
@@ -79,6 +80,32 @@ TEST_F(ResultsFolder, ReadOnlyCanBeReported) {
   ASSERT_TRUE(is_ok(shown));
   EXPECT_EQ(shown.json(), made.json());
   EXPECT_TRUE(is_refused(run(bench_arguments("out", {"--samples", "3"}), obedient), 5, "out"));
+}
+
+// A process that is killed while SQLite writes leaves a journal; whoever comes next, also a reader, must undo the half.
+TEST_F(ResultsFolder, WithAHalfWrittenTransactionCanBeReportedAndContinued) {
+  const Finished made = bench("out", {"--samples", "2", "--json"});
+  ASSERT_TRUE(is_ok(made));
+  const std::string path = out("out") + "/results.sqlite";
+  const pid_t writer = fork();
+  if (writer == 0) {
+    sqlite3* database = nullptr;
+    sqlite3_open(path.c_str(), &database);
+    // So little cache that changed pages go to the file before the commit, which never comes.
+    sqlite3_exec(database, "PRAGMA cache_size = 5; BEGIN IMMEDIATE; DELETE FROM outcomes;", nullptr, nullptr, nullptr);
+    for (int i = 0; i < 100; ++i) {
+      sqlite3_exec(database, "INSERT INTO tasks(task, metric) VALUES(hex(randomblob(9)), hex(zeroblob(2000)))", nullptr, nullptr,
+                   nullptr);
+    }
+    _exit(0);
+  }
+  ASSERT_EQ(waitpid(writer, nullptr, 0), writer);
+  ASSERT_GT(std::filesystem::file_size(path + "-journal"), 0U);
+  ASSERT_GT(std::filesystem::file_size(path), 200'000U) << "nothing was written early, so this test shows nothing";
+  const Finished shown = run({"report", out("out"), "--json"});
+  ASSERT_TRUE(is_ok(shown));
+  EXPECT_EQ(shown.json(), made.json());
+  EXPECT_EQ(rows(bench("out", {"--samples", "2", "--json"})), rows(made));
 }
 
 TEST_F(ResultsFolder, MissingForAReport) {

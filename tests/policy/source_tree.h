@@ -87,7 +87,7 @@ inline std::string code_of(std::string_view text) {
     if (inside == Inside::kCode) {
       const bool digit_separator = i > 0 && (std::isalnum(static_cast<unsigned char>(text[i - 1])) != 0);
       if (rest.starts_with("R\"")) {  // raw string: skip to its own end mark
-        const std::string mark = ")" + std::string(rest.substr(2, rest.find('(') - 2)) + "\"";
+        const std::string mark = std::string(")").append(rest.substr(2, rest.find('(') - 2)) + "\"";
         const std::size_t end = std::min(text.find(mark, i), text.size() - mark.size()) + mark.size();
         for (; i < end; ++i) code[i] = text[i] == '\n' ? '\n' : ' ';
         --i;
