@@ -52,10 +52,11 @@ Result<RunRecord> run_record(const BenchFlags& flags, const Engine& engine, cons
 
 void show_bench_progress(const BenchmarkProgress& p) {
   if (!stderr_is_terminal() || p.total == 0) return;
-  const std::string left =
-      p.seconds_left < 0 ? ""
-                         : fmt::format(", {:.0f} tokens/s, {:.0f} min {:.0f} s left", p.tokens_per_s, p.seconds_left / 60 - 0.5,
-                                       static_cast<double>(static_cast<int>(p.seconds_left) % 60));
+  std::string left;
+  if (p.seconds_left >= 0) {
+    const int seconds = static_cast<int>(p.seconds_left);
+    left = fmt::format(", {:.0f} tokens/s, {} min {} s left", p.tokens_per_s, seconds / 60, seconds % 60);
+  }
   show_progress(fmt::format("{} at {}: sample {} of {}{};", p.task, p.context, p.done + 1, p.total, left),
                 (p.done + p.sample_share) / p.total);
 }

@@ -6,6 +6,7 @@
 #include <new>
 
 #include "cli/command.h"
+#include "results/machine.h"
 
 namespace kvartet {
 namespace {
@@ -27,7 +28,7 @@ int run(int argc, char** argv) {
       "Kvartet measures what a cheaper KV cache costs you: quantize, evict, merge, offload, side by side on your own model and "
       "text.",
       "kvartet");
-  app.set_version_flag("--version", "kvartet 0.1.0");
+  app.set_version_flag("--version", "kvartet " + kvartet_version());
   app.require_subcommand(1);
   app.failure_message(CLI::FailureMessage::simple);
   Action action;
