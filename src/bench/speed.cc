@@ -31,6 +31,17 @@ std::vector<Token> some_tokens(int count, const Vocabulary& vocabulary) {
   return tokens;
 }
 
+// sum + (after - before)
+DecodeTimes added(const DecodeTimes& sum, const DecodeTimes& before, const DecodeTimes& after) {
+  return {sum.linear + after.linear - before.linear, sum.attention + after.attention - before.attention,
+          sum.cache + after.cache - before.cache, sum.head + after.head - before.head, sum.steps + after.steps - before.steps};
+}
+
+DecodeTimes per_step(const DecodeTimes& sum) {
+  const double steps = std::max(1, sum.steps);
+  return {sum.linear / steps, sum.attention / steps, sum.cache / steps, sum.head / steps, 1};
+}
+
 // The peer at one depth: one session per cache type and flash attention setting, filled once and rewound after each run.
 struct PeerRun {
   PeerSessionOptions options;
@@ -49,6 +60,8 @@ class SpeedMeter {
   Status measure_depth(int depth);
   Status open_peer_sessions(int depth);
   Status prefill_round(std::span<const Token> tokens);
+  Status prefill_rounds(std::span<const Token> tokens, int depth);
+  Status fill_directly(int depth);
   Status fill_for_decode(std::span<const Token> tokens);
   Status decode_round(int depth);
   void collect(int depth);
@@ -62,6 +75,7 @@ class SpeedMeter {
   // Of the depth being measured:
   std::vector<Sequence> sealed_;
   std::vector<std::vector<double>> prefill_runs_, decode_runs_;  // per spec
+  std::vector<DecodeTimes> decode_times_;                        // per spec, sums over rounds
   std::vector<PeerRun> peers_;
 };
 
@@ -129,6 +143,16 @@ Status SpeedMeter::prefill_round(std::span<const Token> tokens) {
   return {};
 }
 
+Status SpeedMeter::fill_directly(int depth) {
+  sealed_.clear();
+  for (const CacheSpec& spec : options_.specs) {
+    KV_TRY(say(fmt::format("direct fill {} {}", depth, spec.canonical)));
+    KV_ASSIGN(Sequence sequence, engine_->fill(spec, depth));
+    sealed_.push_back(std::move(sequence));
+  }
+  return {};
+}
+
 Status SpeedMeter::fill_for_decode(std::span<const Token> tokens) {
   for (PeerRun& run : peers_) {
     if (run.session->depth() > 0) continue;
@@ -147,7 +171,9 @@ Status SpeedMeter::decode_round(int depth) {
     KV_TRY(say(fmt::format("decode at {} {}", depth, options_.specs[i].canonical)));
     Sequence fork = sealed_[i].fork();
     Sequence* list[] = {&fork};
+    const DecodeTimes before = engine_->decode_times();
     KV_ASSIGN(std::vector<Completion> done, engine_->generate(list, generate));
+    decode_times_[i] = added(decode_times_[i], before, engine_->decode_times());
     if (done[0].finish_reason == FinishReason::kCancelled) return cancelled("interrupted before the measurement was complete");
     decode_runs_[i].push_back(options_.gen / done[0].decode_s);
   }
@@ -160,14 +186,19 @@ Status SpeedMeter::decode_round(int depth) {
 }
 
 SpeedRow make_row(std::string engine, std::string spec, std::string phase, int depth, const std::vector<double>& runs) {
-  return {std::move(engine), std::move(spec), std::move(phase), depth, median(runs), runs};
+  return {std::move(engine), std::move(spec), std::move(phase), depth, median(runs), runs, std::nullopt};
 }
 
 void SpeedMeter::collect(int depth) {
   for (std::size_t i = 0; i < options_.specs.size(); ++i) {
     const std::string& spec = options_.specs[i].canonical;
     if (!prefill_runs_[i].empty()) report_.rows.push_back(make_row("kvartet", spec, "prefill", depth, prefill_runs_[i]));
-    report_.rows.push_back(make_row("kvartet", spec, "decode", depth, decode_runs_[i]));
+    SpeedRow row = make_row("kvartet", spec, "decode", depth, decode_runs_[i]);
+    const WeightReads reads = engine_->weight_reads();
+    row.breakdown =
+        StepBreakdown{per_step(decode_times_[i]), static_cast<std::int64_t>(reads.layers), static_cast<std::int64_t>(reads.head),
+                      static_cast<std::int64_t>(sealed_[i].cache.bytes().live)};
+    report_.rows.push_back(std::move(row));
   }
   // The better of flash attention on and off, for the peer's one cache type that has both.
   auto add_best = [&](PeerCache cache, const char* phase, std::vector<double> PeerRun::* runs) {
@@ -185,20 +216,29 @@ void SpeedMeter::collect(int depth) {
   for (PeerCache cache : {PeerCache::kF16, PeerCache::kQ8_0, PeerCache::kQ4_0}) add_best(cache, "decode", &PeerRun::decode_runs);
 }
 
-Status SpeedMeter::measure_depth(int depth) {
-  prefill_runs_.assign(options_.specs.size(), {});
-  decode_runs_.assign(options_.specs.size(), {});
-  KV_TRY(open_peer_sessions(depth));
-  // Decode at depth 0 needs a first token all the same; a prefill of so few tokens says nothing and is not reported.
-  const std::vector<Token> tokens = some_tokens(std::max(depth, 1), engine_->vocabulary());
+Status SpeedMeter::prefill_rounds(std::span<const Token> tokens, int depth) {
   const int rounds = depth == 0 ? 1 : options_.prefill_rounds;
   for (int round = 0; round < rounds; ++round) {
     KV_TRY(say(fmt::format("prefill {} round {} of {}", depth, round + 1, rounds)));
     KV_TRY(prefill_round(tokens));
   }
-  if (depth == 0) {
-    for (auto& runs : prefill_runs_) runs.clear();
-    for (PeerRun& run : peers_) run.prefill_runs.clear();
+  if (depth > 0) return {};
+  for (auto& runs : prefill_runs_) runs.clear();
+  for (PeerRun& run : peers_) run.prefill_runs.clear();
+  return {};
+}
+
+Status SpeedMeter::measure_depth(int depth) {
+  prefill_runs_.assign(options_.specs.size(), {});
+  decode_runs_.assign(options_.specs.size(), {});
+  decode_times_.assign(options_.specs.size(), {});
+  KV_TRY(open_peer_sessions(depth));
+  // Decode at depth 0 needs a first token all the same; a prefill of so few tokens says nothing and is not reported.
+  const std::vector<Token> tokens = some_tokens(std::max(depth, 1), engine_->vocabulary());
+  if (options_.fill == Fill::kDirect) {
+    KV_TRY(fill_directly(std::max(depth, 1)));
+  } else {
+    KV_TRY(prefill_rounds(tokens, depth));
   }
   KV_TRY(fill_for_decode(tokens));
   for (int round = 0; round < options_.decode_rounds; ++round) KV_TRY(decode_round(static_cast<int>(tokens.size())));

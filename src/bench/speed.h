@@ -5,7 +5,9 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,8 +15,15 @@
 #include "cache/spec.h"
 #include "core/arena.h"
 #include "core/status.h"
+#include "engine/engine.h"
 
 namespace kvartet {
+
+// How a cache reaches its depth before decode is measured.
+enum class Fill : std::uint8_t {
+  kPrefill,  // a real prompt
+  kDirect,   // random rows: for depths and models whose prefill would take too long; prefill is then not measured
+};
 
 struct SpeedOptions {
   std::string model_path;
@@ -22,7 +31,8 @@ struct SpeedOptions {
   std::size_t fast_tier_bytes = Arena::kNoCap;  // cap over all of our caches
   std::vector<CacheSpec> specs;
   std::vector<int> depths;  // tokens in the cache before decode; prefill at depth N is N tokens from empty
-  int gen = 32;             // tokens decoded per measurement
+  Fill fill = Fill::kPrefill;
+  int gen = 32;  // tokens decoded per measurement
   int prefill_rounds = 3;
   int decode_rounds = 5;
   bool peer = false;  // also llama.cpp: decode for f16, q8_0, q4_0, prefill for f16, flash attention on and off
@@ -30,13 +40,22 @@ struct SpeedOptions {
   std::function<void(std::string_view what)> progress;
 };
 
+// Where one decode step's time goes, means over all rounds, and the bytes it reads at least.
+struct StepBreakdown {
+  DecodeTimes times;             // seconds per step
+  std::int64_t layer_bytes = 0;  // weights of the linear layers
+  std::int64_t head_bytes = 0;   // weights behind the logits
+  std::int64_t cache_bytes = 0;  // live bytes of the cache at this depth
+};
+
 struct SpeedRow {
   std::string engine;  // "kvartet" or "llama.cpp"
   std::string spec;    // llama.cpp: its KV type and flash attention, the better of the two
   std::string phase;   // "prefill" or "decode"
   int depth = 0;
-  double tokens_per_s = 0;   // median of runs
-  std::vector<double> runs;  // one per round
+  double tokens_per_s = 0;                 // median of runs
+  std::vector<double> runs;                // one per round
+  std::optional<StepBreakdown> breakdown;  // our decode rows
 };
 
 struct SpeedReport {

@@ -65,6 +65,15 @@ std::string resolve_model(const std::string& name) {
   return name == "smollm2" ? places.back().lexically_normal().string() : name;
 }
 
+std::string models_directory() {
+  namespace fs = std::filesystem;
+  if (const char* dir = std::getenv("KVARTET_MODELS")) return dir;
+  std::error_code ignored;
+  const fs::path self = fs::read_symlink("/proc/self/exe", ignored);
+  const fs::path beside = (self.parent_path() / ".." / ".." / "models").lexically_normal();  // build/release/kvartet
+  return !self.empty() && fs::is_directory(beside, ignored) ? beside.string() : "models";
+}
+
 Result<std::vector<CacheSpec>> parse_specs(const std::vector<std::string>& texts) {
   std::vector<CacheSpec> specs;
   for (const std::string& text : texts) {

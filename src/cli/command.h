@@ -29,6 +29,8 @@ int resolved_threads(const ModelFlags& flags);
 
 // "smollm2" names the model that set-up left in models/; anything else is a path.
 std::string resolve_model(const std::string& name);
+// Where models that this program writes belong: $KVARTET_MODELS, or models/ of the checkout, or models/ here.
+std::string models_directory();
 
 // kUsage, before anything is loaded, when one of the specs is wrong.
 Result<std::vector<CacheSpec>> parse_specs(const std::vector<std::string>& texts);

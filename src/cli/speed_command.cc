@@ -6,6 +6,8 @@
 
 #include "bench/speed.h"
 #include "cli/command.h"
+#include "core/file_system.h"
+#include "model/random_shapes.h"
 #include "results/machine.h"
 
 namespace kvartet {
@@ -15,10 +17,33 @@ struct SpeedFlags {
   ModelFlags model;
   std::vector<std::string> kv;
   std::vector<int> depths;
+  std::string shape;
+  std::string fill = "prefill";
   std::string peer;
+  bool breakdown = false;
   SpeedOptions options;
   bool json = false;
 };
+
+// Where a decode step's time goes, and how near its reading comes to the plain bandwidth.
+void print_breakdown(const SpeedReport& report) {
+  std::string text =
+      fmt::format("\none decode step in ms (MB read, share of {:.1f} GB/s)\n{:44} {:>7} {:>20} {:>20} {:>8} {:>20}\n",
+                  report.read_gb_per_s, "cache", "depth", "linear layers", "attention", "policy", "logits");
+  const auto reading = [&](double seconds, std::int64_t bytes) {
+    const double gb_per_s = seconds > 0 ? static_cast<double>(bytes) / seconds * 1e-9 : 0;
+    return fmt::format("{:.2f} ({:.0f}, {:.0f} %)", seconds * 1e3, static_cast<double>(bytes) * 1e-6,
+                       100 * gb_per_s / report.read_gb_per_s);
+  };
+  for (const SpeedRow& row : report.rows) {
+    if (!row.breakdown) continue;
+    const StepBreakdown& b = *row.breakdown;
+    text +=
+        fmt::format("{:44} {:>7} {:>20} {:>20} {:>8.2f} {:>20}\n", row.spec, row.depth, reading(b.times.linear, b.layer_bytes),
+                    reading(b.times.attention, b.cache_bytes), b.times.cache * 1e3, reading(b.times.head, b.head_bytes));
+  }
+  print(text);
+}
 
 void print_table(const SpeedReport& report) {
   std::string text = fmt::format("plain read bandwidth in the same rounds: {:.1f} GB/s\n\n{:10} {:44} {:8} {:>7} {:>10}  {}\n",
@@ -35,12 +60,19 @@ void print_table(const SpeedReport& report) {
 void print_json(const SpeedReport& report, int threads) {
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   for (const SpeedRow& row : report.rows) {
-    rows.push_back({{"engine", row.engine},
-                    {"spec", row.spec},
-                    {"phase", row.phase},
-                    {"depth", row.depth},
-                    {"tokens_per_s", row.tokens_per_s},
-                    {"runs", row.runs}});
+    nlohmann::ordered_json object = {{"engine", row.engine},
+                                     {"spec", row.spec},
+                                     {"phase", row.phase},
+                                     {"depth", row.depth},
+                                     {"tokens_per_s", row.tokens_per_s},
+                                     {"runs", row.runs}};
+    if (row.breakdown) {
+      const StepBreakdown& b = *row.breakdown;
+      object["step"] = {{"linear_s", b.times.linear},  {"attention_s", b.times.attention}, {"policy_s", b.times.cache},
+                        {"logits_s", b.times.head},    {"layer_bytes", b.layer_bytes},     {"head_bytes", b.head_bytes},
+                        {"cache_bytes", b.cache_bytes}};
+    }
+    rows.push_back(std::move(object));
   }
   const Machine machine = this_machine();
   nlohmann::ordered_json document = {
@@ -50,12 +82,34 @@ void print_json(const SpeedReport& report, int threads) {
   print(document.dump(1) + "\n");
 }
 
+// The file of a random model, made unless it is there: writing one of the larger shapes takes minutes.
+Result<std::string> random_model(const std::string& shape) {
+  KV_ASSIGN(const TinyModelOptions options, random_shape(shape));
+  FileSystem& files = FileSystem::real();
+  const std::string directory = models_directory();
+  KV_TRY(files.make_directories(directory));
+  const std::string path = directory + "/" + random_shape_name(shape) + ".gguf";
+  if (files.exists(path)) return path;
+  print_note(fmt::format("writing {}, a model of random weights", path));
+  const std::string unfinished = path + ".tmp";
+  KV_TRY(write_tiny_model(unfinished, options));
+  KV_TRY(files.rename(unfinished, path));
+  return path;
+}
+
+Result<std::string> model_path(const SpeedFlags& flags) {
+  if (flags.shape.empty() == flags.model.model.empty()) return usage_error("give either --model or --shape");
+  if (flags.shape.empty()) return resolve_model(flags.model.model);
+  return random_model(flags.shape);
+}
+
 Status speed(SpeedFlags& flags) {
   if (!flags.peer.empty() && flags.peer != "llama.cpp") {
     return usage_error(fmt::format("--peer {}: the only peer is llama.cpp", flags.peer));
   }
   KV_ASSIGN(flags.options.specs, parse_specs(flags.kv));
-  flags.options.model_path = resolve_model(flags.model.model);
+  KV_ASSIGN(flags.options.model_path, model_path(flags));
+  flags.options.fill = flags.fill == "direct" ? Fill::kDirect : Fill::kPrefill;
   flags.options.threads = resolved_threads(flags.model);
   flags.options.fast_tier_bytes = flags.model.fast_tier_bytes;
   flags.options.depths = flags.depths;
@@ -66,9 +120,10 @@ Status speed(SpeedFlags& flags) {
   show_progress("", 1);
   if (flags.json) {
     print_json(report, flags.options.threads);
-  } else {
-    print_table(report);
+    return {};
   }
+  print_table(report);
+  if (flags.breakdown) print_breakdown(report);
   return {};
 }
 
@@ -78,10 +133,22 @@ void add_speed(CLI::App& app, Action* action) {
   auto flags = std::make_shared<SpeedFlags>();
   CLI::App* command = app.add_subcommand("speed", "prefill and decode rates by cache and depth");
   add_model_flags(command, &flags->model);
+  command->get_option("--model")->required(false);  // --shape stands in for it
   command->add_option("--kv", flags->kv, "the cache; repeatable")->required();
   command->add_option("--depth", flags->depths, "tokens in the cache; repeatable. Prefill at depth N is N tokens from empty")
       ->required()
       ->check(CLI::NonNegativeNumber);
+  command->add_option(
+      "--shape", flags->shape,
+      fmt::format("instead of --model: a model of random weights with the shape of {}; layers= and weights= may follow, "
+                  "as in llama-3.2-1b,layers=4,weights=q8_0",
+                  fmt::join(random_shape_names(), ", ")));
+  command
+      ->add_option("--fill", flags->fill,
+                   "how a cache reaches its depth: by a real prefill, or direct, with random rows (prefill is then not measured)")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"prefill", "direct"}));
+  command->add_flag("--breakdown", flags->breakdown, "also where a decode step's time goes, with the bytes it reads");
   command->add_option("--gen", flags->options.gen, "tokens decoded per measurement")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);

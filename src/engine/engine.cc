@@ -90,7 +90,13 @@ Status Engine::Impl::decode(std::span<Sequence* const> sequences, std::span<cons
     sequences[i]->logits.resize(static_cast<std::size_t>(shape().vocab));
     items.push_back({tokens[i], &sequences[i]->cache, sequences[i]->logits});
   }
-  return step->run(items);
+  KV_TRY(step->run(items));
+  times.linear += step->last().linear;
+  times.attention += step->last().attention;
+  times.cache += step->last().cache;
+  times.head += step->last().head;
+  ++times.steps;
+  return {};
 }
 
 // --- the library's calls
@@ -117,7 +123,9 @@ Result<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
 const ModelShape& Engine::shape() const { return impl_->shape(); }
 const Vocabulary& Engine::vocabulary() const { return *impl_->vocabulary; }
 std::size_t Engine::weight_bytes() const { return impl_->transformer->weight_bytes(); }
+WeightReads Engine::weight_reads() const { return impl_->transformer->weight_reads(); }
 int Engine::threads() const { return impl_->options.threads; }
+const DecodeTimes& Engine::decode_times() const { return impl_->times; }
 
 Result<std::vector<Sequence>> Engine::prefill(std::span<const Token> prompt, std::span<const CacheSpec> specs,
                                               const Progress& progress) {

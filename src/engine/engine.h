@@ -14,6 +14,7 @@
 #include "core/arena.h"
 #include "core/model_shape.h"
 #include "core/status.h"
+#include "model/transformer.h"
 #include "model/vocabulary.h"
 
 namespace kvartet {
@@ -34,6 +35,15 @@ struct Sequence {
   double compress_s = 0;       // this cache's own sealing
   std::vector<Token> pending;  // sampled, but not yet fed to the model: the next call feeds them first
   Sequence fork() const { return {cache.fork(), logits, prefill_s, compress_s, pending}; }
+};
+
+// Where decode steps spent their time, in seconds.
+struct DecodeTimes {
+  double linear = 0;     // norms, projections, feed-forward: reads the weights
+  double attention = 0;  // reads the cache
+  double cache = 0;      // appending, sealing, evicting
+  double head = 0;       // logits
+  int steps = 0;
 };
 
 struct SamplingOptions {
@@ -68,7 +78,8 @@ class Engine {
 
   const ModelShape& shape() const;
   const Vocabulary& vocabulary() const;
-  std::size_t weight_bytes() const;
+  std::size_t weight_bytes() const;  // held, converted copies included
+  WeightReads weight_reads() const;  // by one decode step
   int threads() const;
 
   // One prefill, one sequence per spec. kUsage: a spec does not fit the model; kBadInput: empty prompt;
@@ -76,6 +87,14 @@ class Engine {
   using Progress = std::function<void(double share)>;
   Result<std::vector<Sequence>> prefill(std::span<const Token> prompt, std::span<const CacheSpec> specs,
                                         const Progress& progress = {});
+
+  // A sequence of `tokens` tokens whose keys and values are random normal rows instead of a prompt's: as large and as fast
+  // as a real one, without the prefill, for measuring deep caches. Its logits are zeros. kUsage: the spec does not fit the
+  // model, or chooses rows by attention scores, which random rows do not have; kExhausted: over the context or the byte cap.
+  Result<Sequence> fill(const CacheSpec& spec, int tokens, std::uint64_t seed = 1);
+
+  // Sums over all decode steps so far.
+  const DecodeTimes& decode_times() const;
 
   // More tokens on a sealed cache (a second question). After an error the sequence is of no more use.
   Status extend(Sequence& sequence, std::span<const Token> tokens);

@@ -19,6 +19,7 @@ struct Engine::Impl {
   std::unique_ptr<Vocabulary> vocabulary;
   std::shared_ptr<Arena> arena;  // one for all caches: its cap is the fast tier's
   std::unique_ptr<DecodeStep> step;
+  DecodeTimes times;
 
   const ModelShape& shape() const { return transformer->shape(); }
   bool is_cancelled() const { return options.cancel != nullptr && options.cancel->load(std::memory_order_relaxed); }

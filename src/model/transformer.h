@@ -34,6 +34,12 @@ struct LayerInputs {
   MatView<float> k_pre;  // before RoPE; left alone when data == nullptr
 };
 
+// Bytes of weights that a decode step reads at least, however many sequences it serves.
+struct WeightReads {
+  std::size_t layers = 0;
+  std::size_t head = 0;  // the output matrix
+};
+
 class Transformer {
  public:
   // kBadInput: damaged or unknown; kExhausted: does not fit the memory that is free.
@@ -41,7 +47,8 @@ class Transformer {
   virtual ~Transformer() = default;
 
   virtual const ModelShape& shape() const = 0;
-  virtual std::size_t weight_bytes() const = 0;
+  virtual std::size_t weight_bytes() const = 0;  // held, converted copies included
+  virtual WeightReads weight_reads() const = 0;
 
   // x: [tokens, hidden]. kBadInput: a token id out of range.
   virtual Status embed(std::span<const std::int32_t> tokens, MatView<float> x) = 0;

@@ -88,6 +88,15 @@ Weights::Weights(std::shared_ptr<const GgufFile> file, const ModelConfig& config
 
 std::size_t Weights::bytes() const { return file_->file_bytes() + scratch_.bytes() + copy_.bytes(); }
 
+WeightReads Weights::reads() const {
+  WeightReads reads;
+  for (const LayerTensors& layer : stored_) {
+    for (const ggml_tensor* tensor : layer) reads.layers += tensor == nullptr ? 0 : ggml_nbytes(tensor);
+  }
+  reads.head = ggml_nbytes(output_);
+  return reads;
+}
+
 Status Weights::map_tensors() {
   map_ = OwnedTensors::with_room_for(static_cast<std::size_t>(file_->tensor_count()));
   // ggml takes a pointer it could write through, but never writes to weights; the pages are mapped read-only.

@@ -52,6 +52,7 @@ class Weights {
 
   // Bytes of the file's tensors plus the copies that were made of them.
   std::size_t bytes() const;
+  WeightReads reads() const;
 
   const LayerTensors& layer(int index, Linear linear) const;
   // Converts the matrices of `index` unless they are the ones converted last.

@@ -73,6 +73,41 @@ TEST_F(Measure, SpeedHasARowPerCacheDepthAndPhase) {
   }
 }
 
+// What a decode step reads at least: the weights of the file's layers, the output matrix, the live bytes of the cache.
+TEST_F(Measure, SpeedByDirectFillSaysWhereAStepGoes) {
+  const Finished f = speed({"--kv", "full", "--kv", "kivi:bits=4", "--depth", "300", "--fill", "direct", "--json"});
+  ASSERT_TRUE(is_ok(f));
+  const Json rows = f.json()["rows"];
+  ASSERT_EQ(rows.size(), 2U);  // nothing was prefilled
+  const Json explained = run({"explain", "-m", model_, "--kv", "full", "--prompt-tokens", "300", "--json"}).json();
+  const double allocated = explained["bytes_total"];
+  EXPECT_LE(rows[0]["step"]["cache_bytes"], allocated);
+  EXPECT_GT(rows[0]["step"]["cache_bytes"], 300.0 / 384 * allocated - 1);  // live rows of three tiles of 128
+  EXPECT_LT(rows[1]["step"]["cache_bytes"], rows[0]["step"]["cache_bytes"]);
+  for (const Json& row : rows) {
+    EXPECT_EQ(row["phase"], "decode");
+    for (const char* part : {"linear_s", "attention_s", "logits_s", "layer_bytes", "head_bytes"})
+      EXPECT_GT(row["step"][part], 0) << part;
+  }
+  const Finished text = speed({"--kv", "full", "--depth", "100", "--fill", "direct", "--breakdown"});
+  ASSERT_TRUE(is_ok(text));
+  EXPECT_NE(text.out.find("one decode step"), std::string::npos);
+  EXPECT_TRUE(is_refused(speed({"--kv", "snapkv", "--depth", "100", "--fill", "direct"}), 2, "prefill"));
+}
+
+TEST_F(Measure, SpeedOfARandomShape) {
+  const std::string shape = "smollm2-135m,layers=1";
+  const Arguments command = {"speed", "--shape", shape,    "--threads", "1", "--kv",     "full", "--depth",
+                             "4",     "--fill",  "direct", "--gen",     "1", "--rounds", "1",    "--json"};
+  setenv("KVARTET_MODELS", folder_.path("models").c_str(), 1);
+  EXPECT_TRUE(is_ok(run(command)));
+  EXPECT_TRUE(is_ok(run(command)));  // finds the file it wrote
+  unsetenv("KVARTET_MODELS");
+  EXPECT_TRUE(std::filesystem::exists(folder_.path("models/random-smollm2-135m-layers-1.gguf")));
+  EXPECT_TRUE(is_refused(run({"speed", "--shape", "llama", "--kv", "full", "--depth", "4"}), 2, "llama-3.2-1b"));
+  EXPECT_TRUE(is_refused(run({"speed", "--kv", "full", "--depth", "4"}), 2, "--shape"));
+}
+
 // A rate from half a measurement is none.
 TEST_F(Measure, SpeedCanBeInterruptedInItsLastRound) {
   model_ = tiny_model(folder_, slow_model(), "slow.gguf");
