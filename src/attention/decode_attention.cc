@@ -36,8 +36,9 @@ SoftmaxPartial partial_at(float* at, const AttentionTask& task) {
 class PieceCursor {
  public:
   PieceCursor(std::span<const TilePiece> pieces, int row) : pieces_(pieces) {
-    const auto first = std::partition_point(pieces.begin(), pieces.end(), [row](const TilePiece& p) { return p.row < row; });
+    const auto first = std::partition_point(pieces.begin(), pieces.end(), [row](const TilePiece& p) { return end_of(p) <= row; });
     end_ = static_cast<std::size_t>(first - pieces.begin());
+    first_row_ = row;
   }
   // Moves on to the pieces in front of row `end`.
   void advance(int end) {
@@ -49,12 +50,22 @@ class PieceCursor {
   void for_each(const Visit& visit) const {
     for (std::size_t i = begin_; i < end_; ++i) {
       const bool more = i + 1 < pieces_.size() && pieces_[i + 1].tile != pieces_[i].tile;
-      visit(pieces_[i], more ? pieces_[i + 1].tile : nullptr);
+      visit(from_first_row(pieces_[i]), more ? pieces_[i + 1].tile : nullptr);
     }
   }
 
  private:
+  static int end_of(const TilePiece& piece) { return piece.row + piece.end - piece.begin; }
+  // A view may begin in the middle of a piece.
+  TilePiece from_first_row(TilePiece piece) const {
+    const int skipped = std::max(0, first_row_ - piece.row);
+    piece.row += skipped;
+    piece.begin += skipped;
+    return piece;
+  }
+
   std::span<const TilePiece> pieces_;
+  int first_row_ = 0;
   std::size_t begin_ = 0;
   std::size_t end_ = 0;
 };
@@ -88,9 +99,12 @@ void DecodeAttention::plan(std::span<const AttentionTask> tasks) {
       const auto first = finish_formats_.begin() + static_cast<std::ptrdiff_t>(plan.first_finish);
       if (std::find(first, finish_formats_.end(), piece.format) == finish_formats_.end()) finish_formats_.push_back(piece.format);
     }
-    for (int row = 0; row == 0 || row < task.view.rows; row += kRangeRows) {
-      ranges_.push_back({.plan = plans_.size(), .begin = row, .end = std::min(row + kRangeRows, task.view.rows)});
-    }
+    int row = task.view.begin / kRangeRows * kRangeRows;
+    do {
+      ranges_.push_back(
+          {.plan = plans_.size(), .begin = std::max(row, task.view.begin), .end = std::min(row + kRangeRows, task.view.rows)});
+      row += kRangeRows;
+    } while (row < task.view.rows);
     plan.prepared_end = prepared_.size();
     plan.finish_end = finish_formats_.size();
     plan.range_end = ranges_.size();
@@ -272,7 +286,11 @@ void DecodeAttention::run_range(std::size_t unit, const BlockScratch& scratch) {
   clear_partial(range.partial);
   std::fill_n(scratch.finish_acc, finish_count * finish_stride, 0.0F);
   Block block(*this, range, scratch);
-  for (int begin = range.begin; begin < range.end; begin += kBlockRows) block.run(begin, std::min(begin + kBlockRows, range.end));
+  for (int begin = range.begin; begin < range.end;) {
+    const int end = std::min(begin / kBlockRows * kBlockRows + kBlockRows, range.end);
+    block.run(begin, end);
+    begin = end;
+  }
   // finish_output is linear, so it may be applied to the sums of one range; ranges then merge without knowing formats.
   for (std::size_t f = 0; f < finish_count; ++f) {
     const TileFormat& format = *finish_formats_[plan.first_finish + f];
@@ -297,7 +315,9 @@ void DecodeAttention::finish_task(const TaskPlan& plan) {
   if (task.weights.data == nullptr) return;
   const AttentionKernels kernels = attention_kernels();
   for (std::size_t query = 0; query < uz(task.queries); ++query) {
-    kernels.softmax_row(task.weights.row(query), uz(task.view.rows), LogitBase::kE);
+    float* const weights = task.weights.row(query);
+    std::fill_n(weights, task.view.begin, 0.0F);
+    kernels.softmax_row(weights + task.view.begin, uz(task.view.rows - task.view.begin), LogitBase::kE);
   }
 }
 
@@ -307,7 +327,7 @@ void DecodeAttention::run(std::span<const AttentionTask> tasks) {
   double work = 0;
   for (const TaskPlan& plan : plans_) {
     prepare(plan);
-    work += static_cast<double>(plan.task->view.rows) * plan.task->queries * plan.task->head_dim;
+    work += static_cast<double>(plan.task->view.rows - plan.task->view.begin) * plan.task->queries * plan.task->head_dim;
   }
   const AttentionKernels kernels = attention_kernels();
   const std::size_t worker_stride = worker_floats();

@@ -22,7 +22,7 @@ struct AttentionTask {
   float* out = nullptr;  // [queries, out_stride], unless `partial.acc` is set
   std::size_t out_stride = 0;
   SoftmaxPartial partial;  // if partial.acc is set, the unnormalized result goes there instead (prefill on a cache)
-  MatView<float> weights;  // optional [queries, >= view.rows]: the softmax weights of every row
+  MatView<float> weights;  // optional [queries, >= view.rows]: the softmax weights of every row, 0 before view.begin
 };
 
 // Reusable scratch; one per engine, not thread-safe. Allocates only while the largest call so far still grows.

@@ -28,7 +28,8 @@ struct Outcome {
 };
 
 // Runs `queries` queries over each head, in one call.
-Outcome attend(DecodeAttention* attention, std::span<const EncodedHead* const> heads, int queries, const std::vector<float>& q) {
+Outcome attend(DecodeAttention* attention, std::span<const EncodedHead* const> heads, int queries, const std::vector<float>& q,
+               int begin = 0) {
   const std::size_t head_dim = heads[0]->keys().cols;
   Outcome result;
   std::size_t weights = 0;
@@ -40,6 +41,7 @@ Outcome attend(DecodeAttention* attention, std::span<const EncodedHead* const> h
   for (std::size_t h = 0; h < heads.size(); ++h) {
     AttentionTask task;
     task.view = heads[h]->view();
+    task.view.begin = begin;
     task.q = q.data() + h * uz(queries) * head_dim;
     task.q_stride = task.out_stride = head_dim;
     task.queries = queries;
@@ -116,6 +118,31 @@ TEST_P(DecodeAttentionOnTarget, T4FormatsMixedInOneHead) {
   EXPECT_LT(errors(stretches, 64, 3).out, 1e-5);
   EXPECT_LT(errors(stretches, 64, 3).weights, 1e-5);
   EXPECT_LT(errors(stretches, 64, 24, 6.0).out, 1e-5);
+}
+
+// A view of a sliding window begins anywhere: in the middle of a block, a tile, a group.
+TEST_P(DecodeAttentionOnTarget, ViewsThatBeginInTheMiddle) {
+  const Stretch stretches[] = {{kKivi4, kKivi4, 128 * 9}, {kF16, kKivi4, 100}, {kQ8, kF32, 77}, {kF16, kF16, 300}};
+  const EncodedHead head(stretches, 64, 5);
+  const EncodedHead* const heads[] = {&head};
+  const std::vector<float> q = random_rows(3 * 64, 2.0, 6);
+  const std::size_t rows = head.keys().rows;
+  for (const int begin : {1, 31, 128, 129, 1000, 1024, 1151, 1252, 1300, 1628}) {
+    SCOPED_TRACE(begin);
+    const Outcome got = attend(&attention_, heads, 3, q, begin);
+    RelativeError out;
+    RelativeError weights;
+    for (std::size_t i = 0; i < 3; ++i) {
+      const ReferenceAttention exact(q.data() + i * 64, head.keys(), head.values(), uz(begin), rows);
+      out.add(got.out.data() + i * 64, exact.out);
+      weights.add(got.weights.data() + i * rows + begin, exact.weights);
+      for (std::size_t row = 0; row < uz(begin); ++row) ASSERT_EQ(got.weights[i * rows + row], 0);
+    }
+    EXPECT_LT(out.value(), 1e-5);
+    EXPECT_LT(weights.value(), 1e-5);
+    DecodeAttention many(7);
+    EXPECT_EQ(attend(&many, heads, 3, q, begin).out, got.out);
+  }
 }
 
 TEST_P(DecodeAttentionOnTarget, VeryUnequalLogits) {

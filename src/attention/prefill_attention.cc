@@ -78,6 +78,22 @@ void PrefillAttention::pack(const PrefillTask& task, const Layout& layout) {
   packed_rows_ = rows;
 }
 
+// Every token sees the prefix from a row of its own on: a task for each, the first of them over most rows.
+void PrefillAttention::add_windowed_tasks(const PrefillTask& task, const AttentionTask& head) {
+  const int tokens = static_cast<int>(task.q.tokens);
+  const int group = head.queries / tokens;
+  for (int t = 0; t < tokens; ++t) {
+    const std::size_t first = uz(t * group);
+    AttentionTask token = head;
+    token.view.begin = std::clamp(head.view.rows + task.first + t - task.window + 1, head.view.begin, head.view.rows);
+    token.q += first * head.q_stride;
+    token.queries = group;
+    token.partial = {head.partial.max + first, head.partial.sum + first, head.partial.acc + first * uz(head.head_dim), group,
+                     head.head_dim};
+    prefix_tasks_.push_back(token);
+  }
+}
+
 // Every query's partial result over the sealed rows, by the decode path: each format scores its own tiles.
 void PrefillAttention::attend_to_prefix(const PrefillTask& task, Layout* layout) {
   const std::size_t head_dim = task.q.head_dim;
@@ -103,7 +119,11 @@ void PrefillAttention::attend_to_prefix(const PrefillTask& task, Layout* layout)
     head.queries = static_cast<int>(head_queries);
     head.head_dim = layout->head_dim;
     head.partial = {max + first, sum + first, acc + first * head_dim, head.queries, head.head_dim};
-    prefix_tasks_.push_back(head);
+    if (task.window == 0) {
+      prefix_tasks_.push_back(head);
+    } else {
+      add_windowed_tasks(task, head);
+    }
   }
   prefix_attention_.run(prefix_tasks_);
 }

@@ -16,11 +16,13 @@ struct PrefillTask {
   HeadRows<const float> q;  // [chunk tokens, heads, head_dim], after RoPE
   HeadRows<const float> k;  // [tokens so far, kv_heads, head_dim]: the new rows, this chunk's included
   HeadRows<const float> v;
-  int first = 0;                     // row of k that belongs to q's token 0; query i sees rows 0 .. first + i
-  int kept = 0;                      // rows of k and v that the last run() had too (same layer, earlier chunk): not packed again
-  int window = 0;                    // sliding window in tokens; 0: no limit
-  std::span<const HeadView> prefix;  // per KV head: sealed rows that every query sees; empty: none
-  HeadRows<float> out;               // [chunk tokens, heads, head_dim]
+  int first = 0;   // row of k that belongs to q's token 0; query i sees rows 0 .. first + i
+  int kept = 0;    // rows of k and v that the last run() had too (same layer, earlier chunk): not packed again
+  int window = 0;  // sliding window in tokens; 0: no limit
+  // Per KV head: sealed rows in front of k's, all with the same `rows`; empty: none. Without a window every query sees all
+  // of them; with one, rows are consecutive tokens, and query i sees what lies at most window - 1 rows before its own.
+  std::span<const HeadView> prefix;
+  HeadRows<float> out;  // [chunk tokens, heads, head_dim]
 };
 
 // Keeps the packed keys and values of the last run, so that the chunks of one layer pack each row once: pass the number
@@ -37,6 +39,7 @@ class PrefillAttention {
 
   void pack(const PrefillTask& task, const Layout& layout);
   void attend_to_prefix(const PrefillTask& task, Layout* layout);
+  void add_windowed_tasks(const PrefillTask& task, const AttentionTask& head);
 
   int threads_;
   std::vector<AlignedScratch> packed_;  // per block of rows: all KV heads' packed keys and values

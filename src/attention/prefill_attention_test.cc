@@ -80,8 +80,13 @@ class Prompt {
                     ReferenceAttention(q_.data() + offset, k().head(kv_head), v().head(kv_head), begin, uz(t + 1)).out);
           continue;
         }
-        const std::vector<float> keys = joined(prefix[kv_head]->keys(), k().head(kv_head).row_range(begin, uz(t + 1)));
-        const std::vector<float> values = joined(prefix[kv_head]->values(), v().head(kv_head).row_range(begin, uz(t + 1)));
+        const std::size_t rows_before = prefix[kv_head]->keys().rows;
+        const std::size_t seen =
+            p_.window > 0 ? uz(std::clamp(p_.window - t - 1, 0, static_cast<int>(rows_before))) : rows_before;
+        const auto last_of = [&](MatView<const float> rows) { return rows.row_range(rows.rows - seen, rows.rows); };
+        const std::vector<float> keys = joined(last_of(prefix[kv_head]->keys()), k().head(kv_head).row_range(begin, uz(t + 1)));
+        const std::vector<float> values =
+            joined(last_of(prefix[kv_head]->values()), v().head(kv_head).row_range(begin, uz(t + 1)));
         const std::size_t rows = keys.size() / uz(p_.head_dim);
         error.add(out.data() + offset, ReferenceAttention(q_.data() + offset, {keys.data(), rows, uz(p_.head_dim)},
                                                           {values.data(), rows, uz(p_.head_dim)}, 0, rows)
@@ -175,6 +180,23 @@ TEST_P(PrefillAttentionOnTarget, SealedPrefixComesFirst) {
   EXPECT_LT(prompt.error(whole, 13, heads), 1e-5);
   EXPECT_EQ(whole, prompt.attend({.ends = {3, 100}}, views));
   EXPECT_NE(whole, prompt.attend({}));
+}
+
+// Query i sees what lies at most window - 1 rows before its own row, be it new or sealed.
+TEST_P(PrefillAttentionOnTarget, SlidingWindowReachesIntoThePrefix) {
+  const FormatRequest kivi{.name = "kivi", .bits = 4, .group = 32};
+  const EncodedHead a(std::vector<Stretch>{{kivi, kivi, 256}, {{"f16"}, {"f16"}, 50}}, 64, 5);
+  const EncodedHead b(std::vector<Stretch>{{{"f16"}, {"q8_0"}, 306}}, 64, 6);
+  const HeadView views[] = {a.view(), b.view()};
+  const EncodedHead* const heads[] = {&a, &b};
+  for (const int window : {1, 2, 40, 140, 200, 306, 1000}) {
+    SCOPED_TRACE(window);
+    const Prompt prompt({.tokens = 140, .heads = 6, .kv_heads = 2, .head_dim = 64, .window = window});
+    const std::vector<float> whole = prompt.attend({}, views);
+    EXPECT_LT(prompt.error(whole, 1, heads), 1e-5);
+    EXPECT_EQ(whole, prompt.attend({.ends = {3, 100}}, views));
+    EXPECT_EQ(whole, prompt.attend({.ends = {3, 100}, .threads = 3}, views));
+  }
 }
 
 TEST(PrefillAttention, EmptyPrefixChangesNoBit) {

@@ -98,12 +98,13 @@ struct TilePiece {
   int end = 0;
 };
 
-// One KV head as attention sees it. Keys and values cover the same rows [0, rows), cut differently if their formats ask
+// One KV head as attention sees it. Keys and values cover the same rows [begin, rows), cut differently if their formats ask
 // for it; pieces are sorted by row and leave no gap.
 struct HeadView {
   std::span<const TilePiece> keys;
   std::span<const TilePiece> values;
-  int rows = 0;
+  int rows = 0;   // end of the rows
+  int begin = 0;  // rows before it left a sliding window: they have no pieces, or pieces that attention passes over
 };
 
 }  // namespace kvartet
