@@ -27,11 +27,13 @@ int SideFormats::sealed_rows(int rows) const {
 
 ByteAccount SideFormats::bytes(int rows, int sealed_count) const {
   ByteAccount account;
-  account.live = open.live_bytes(rows - sealed_count);
-  account.allocated = tiles_of(sealed_count, rows, open.tile_rows) * open.tile_bytes;
-  if (sealed_count == 0) return account;
-  account.live += sealed.live_bytes(sealed_count);
-  account.allocated += tiles_of(0, sealed_count, sealed.tile_rows) * sealed.tile_bytes;
+  const int first_open = std::max(sealed_count, first_row(rows));
+  account.live = open.live_bytes(rows - first_open);
+  account.allocated = tiles_of(first_open, rows, open.tile_rows) * open.tile_bytes;
+  const int first_sealed = first_sealed_row(rows);
+  if (sealed_count <= first_sealed) return account;
+  account.live += sealed.live_bytes(sealed_count - first_sealed);
+  account.allocated += tiles_of(first_sealed, sealed_count, sealed.tile_rows) * sealed.tile_bytes;
   return account;
 }
 
@@ -40,6 +42,7 @@ HeadSide::HeadSide(const SideFormats* formats)
   KV_CHECK(formats->open.row_step == 1 && kBlockRows % formats->open.tile_rows == 0);
   if (!formats->seals()) return;
   KV_CHECK(formats->residual > 0 && formats->residual % formats->sealed.row_step == 0);
+  KV_CHECK(formats->window == 0 || formats->window > formats->residual);  // so that a row is sealed before it leaves
   KV_CHECK(kBlockRows % formats->sealed.tile_rows == 0 && formats->sealed.tile_rows % formats->sealed.row_step == 0);
 }
 
@@ -48,14 +51,16 @@ Status HeadSide::stage(Arena& arena, const NewRows& fresh, int sealed_after, std
   staged_rows_ = rows_ + fresh.count();
   staged_sealed_ = sealed_after;
   if (sealed_after > sealed_) KV_TRY(stage_sealed(arena, fresh, sealed_after, scratch));
-  return stage_open(arena, fresh, std::max(rows_, sealed_after), scratch);
+  const int first_fresh = std::max(rows_, formats_->first_row(staged_rows_));  // the others are gone before they were here
+  return stage_open(arena, fresh, std::max(first_fresh, sealed_after), scratch);
 }
 
 Status HeadSide::stage_sealed(Arena& arena, const NewRows& fresh, int sealed_after, std::vector<float>* scratch) {
   const TileFormat& format = formats_->sealed;
   const auto cols = static_cast<std::size_t>(format.head_dim);
-  KV_TRY(sealed_run_.own(arena, sealed_, sealed_after));
-  for (int row = sealed_; row < sealed_after;) {
+  const int first = std::max(sealed_, formats_->first_sealed_row(staged_rows_));
+  KV_TRY(sealed_run_.own(arena, first, sealed_after));
+  for (int row = first; row < sealed_after;) {
     const int begin = row % format.tile_rows;
     const int count = std::min(format.tile_rows - begin, sealed_after - row);
     KV_CHECK(begin % format.row_step == 0 && count % format.row_step == 0);  // groups of the true length (section 2.2)
@@ -109,14 +114,18 @@ void HeadSide::commit() {
   const int changed = staged_sealed_ > sealed_ ? sealed_ : rows_;
   rows_ = staged_rows_;
   sealed_ = staged_sealed_;
-  open_.keep_only(sealed_, rows_);
+  keep_live_tiles();
   refresh_pieces(changed);
 }
 
 void HeadSide::rollback() {
-  open_.keep_only(sealed_, rows_);
-  sealed_run_.keep_only(0, sealed_);
+  keep_live_tiles();
   refresh_pieces(sealed_);  // tiles that were shared may have been cloned
+}
+
+void HeadSide::keep_live_tiles() {
+  open_.keep_only(std::max(sealed_, first()), rows_);
+  sealed_run_.keep_only(formats_->first_sealed_row(rows_), sealed_);
 }
 
 Status HeadSide::own_row(Arena& arena, int row) {
@@ -138,6 +147,8 @@ Status HeadSide::overwrite(int row, MatView<const float> value) {
 void HeadSide::refresh_pieces(int from_row) {
   int row = from_row / kBlockRows * kBlockRows;
   while (!pieces_.empty() && pieces_.back().row >= row) pieces_.pop_back();
+  drop_front_pieces();
+  row = std::max(row, first());
   while (row < rows_) {
     const bool is_sealed = row < sealed_;
     const TileFormat& format = is_sealed ? formats_->sealed : formats_->open;
@@ -146,6 +157,15 @@ void HeadSide::refresh_pieces(int from_row) {
     pieces_.push_back({&format, (is_sealed ? sealed_run_ : open_).tile_of(row), row, at, at + count});
     row += count;
   }
+}
+
+// What left the window goes from the front, the last of it in the middle of a piece.
+void HeadSide::drop_front_pieces() {
+  const auto has_left = [this](const TilePiece& piece) { return piece.row + piece.end - piece.begin <= first(); };
+  pieces_.erase(pieces_.begin(), std::find_if_not(pieces_.begin(), pieces_.end(), has_left));
+  if (pieces_.empty() || pieces_.front().row >= first()) return;
+  pieces_.front().begin += first() - pieces_.front().row;
+  pieces_.front().row = first();
 }
 
 ByteAccount HeadSide::bytes() const {
@@ -164,12 +184,12 @@ void HeadSide::list_state(const std::string& prefix, std::vector<StateBuffer>* o
                       tile.data()});
     });
   };
-  list(sealed_run_, formats_->sealed, 0, sealed_);
-  list(open_, formats_->open, sealed_, rows_);
+  list(sealed_run_, formats_->sealed, formats_->first_sealed_row(rows_), sealed_);
+  list(open_, formats_->open, std::max(sealed_, first()), rows_);
 }
 
 Status HeadSide::check_integrity() const {
-  int row = 0;
+  int row = first();
   for (const TilePiece& piece : pieces_) {
     const bool is_sealed = row < sealed_;
     const TileFormat& format = is_sealed ? formats_->sealed : formats_->open;

@@ -1,8 +1,9 @@
 // One side (keys or values) of one KV head: its rows in their formats, and the pieces that attention walks.
 //
-// Rows [0, sealed) are in the sealed format, rows [sealed, rows) in the open one. Most caches write every row once, in
+// Rows [first, sealed) are in the sealed format, rows [sealed, rows) in the open one. Most caches write every row once, in
 // its final format: then there is no sealed format and all rows are open. KIVI keeps its newest rows in f16 and seals the
-// older ones (compression.md 2.3).
+// older ones (compression.md 2.3). `first` is 0 except in a layer with a sliding window, where rows leave at the front
+// (docs/decisions/0004-sliding-windows.md): their numbers do not change, and a tile goes with its last row.
 #pragma once
 
 #include <cstdint>
@@ -24,10 +25,16 @@ struct SideFormats {
   TileFormat open;
   TileFormat sealed;  // tile_rows == 0: rows are never sealed
   int residual = 0;   // KIVI's R, when rows are sealed
+  int window = 0;     // only the last `window` rows are kept; 0: all
 
   bool seals() const { return sealed.tile_rows > 0; }
-  // How many of `rows` rows are sealed between steps: keys in whole residuals, values all but the last R.
+  // The first of `rows` rows that is still kept.
+  int first_row(int rows) const { return window > 0 && rows > window ? rows - window : 0; }
+  // How many of `rows` rows are sealed between steps, those counted that have left the window: keys in whole residuals,
+  // values all but the last R.
   int sealed_rows(int rows) const;
+  // Where the sealed rows begin that are held after `rows` rows: with the group in which the first row lies.
+  int first_sealed_row(int rows) const { return seals() ? first_row(rows) / sealed.row_step * sealed.row_step : 0; }
   // Bytes of a side with these counts: what HeadSide::bytes() reports then.
   ByteAccount bytes(int rows, int sealed) const;
 };
@@ -59,7 +66,8 @@ class HeadSide {
   Status own_row(Arena& arena, int row);
   Status overwrite(int row, MatView<const float> value);  // value: [1, head_dim]
 
-  int rows() const { return rows_; }
+  int rows() const { return rows_; }  // the end of the rows: those that left a window are counted
+  int first() const { return formats_->first_row(rows_); }
   int sealed() const { return sealed_; }
   std::span<const TilePiece> pieces() const { return pieces_; }
   const SideFormats& formats() const { return *formats_; }
@@ -72,7 +80,9 @@ class HeadSide {
   Status stage_sealed(Arena& arena, const NewRows& fresh, int sealed_after, std::vector<float>* scratch);
   Status stage_open(Arena& arena, const NewRows& fresh, int begin, std::vector<float>* scratch);
   void read_exact(int row, const NewRows& fresh, float* out) const;
+  void keep_live_tiles();
   void refresh_pieces(int from_row);
+  void drop_front_pieces();
 
   const SideFormats* formats_;
   TileRun open_;

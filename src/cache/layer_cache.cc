@@ -15,13 +15,15 @@ namespace {
 constexpr float kF16Overflow = 65520.0F;  // rounds to 65,536, which f16 does not have
 constexpr int kFewRows = 32;              // not worth waking threads for
 
-Result<SideFormats> side_formats(const FormatRequest& request, Side side, int head_dim, int residual) {
+Result<SideFormats> side_formats(const FormatRequest& request, Side side, int head_dim, int residual, int window) {
   SideFormats formats;
+  formats.window = window;
   if (request.name != "kivi") {
     KV_ASSIGN(formats.open, make_tile_format(request, side, head_dim));
     return formats;
   }
   KV_ASSIGN(formats.open, make_tile_format({"f16", 0, 0}, side, head_dim));
+  if (window > 0 && window <= residual) return formats;  // everything in the window is among the newest rows
   KV_ASSIGN(formats.sealed, make_tile_format(request, side, head_dim));
   formats.residual = residual;
   return formats;
@@ -44,10 +46,10 @@ Status for_each_side(int kv_heads, int threads, const Task& task) {
 
 }  // namespace
 
-Result<std::shared_ptr<const LayerFormats>> LayerFormats::create(const CacheSpec& spec, int head_dim) {
+Result<std::shared_ptr<const LayerFormats>> LayerFormats::create(const CacheSpec& spec, int head_dim, int window) {
   auto formats = std::make_shared<LayerFormats>();
-  KV_ASSIGN(formats->key, side_formats(spec.key, Side::kKey, head_dim, spec.residual));
-  KV_ASSIGN(formats->value, side_formats(spec.value, Side::kValue, head_dim, spec.residual));
+  KV_ASSIGN(formats->key, side_formats(spec.key, Side::kKey, head_dim, spec.residual, window));
+  KV_ASSIGN(formats->value, side_formats(spec.value, Side::kValue, head_dim, spec.residual, window));
   return std::shared_ptr<const LayerFormats>(std::move(formats));
 }
 
@@ -213,13 +215,13 @@ Status LayerCache::settle(Arena& arena) {
 void LayerCache::refresh_views() {
   views_.resize(heads_.size());
   for (std::size_t h = 0; h < heads_.size(); ++h)
-    views_[h] = {heads_[h].key.pieces(), heads_[h].value.pieces(), heads_[h].key.rows()};
+    views_[h] = {heads_[h].key.pieces(), heads_[h].value.pieces(), heads_[h].key.rows(), heads_[h].key.first()};
 }
 
 std::vector<std::int32_t> LayerCache::positions(int kv_head) const {
   if (keeps_positions()) return heads_[static_cast<std::size_t>(kv_head)].positions.all();
   std::vector<std::int32_t> contiguous(static_cast<std::size_t>(rows(kv_head)));
-  std::iota(contiguous.begin(), contiguous.end(), 0);
+  std::iota(contiguous.begin(), contiguous.end(), heads_[static_cast<std::size_t>(kv_head)].key.first());
   return contiguous;
 }
 
@@ -259,7 +261,7 @@ Status LayerCache::check_integrity() const {
     const HeadView& view = views_[h];
     if (view.keys.data() != heads_[h].key.pieces().data() || view.values.data() != heads_[h].value.pieces().data() ||
         view.keys.size() != heads_[h].key.pieces().size() || view.values.size() != heads_[h].value.pieces().size() ||
-        view.rows != heads_[h].key.rows()) {
+        view.rows != heads_[h].key.rows() || view.begin != heads_[h].key.first()) {
       return internal_error("the view does not show the head's pieces").within(place);
     }
   }

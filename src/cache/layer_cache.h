@@ -25,8 +25,8 @@ namespace kvartet {
 struct LayerFormats {
   SideFormats key;
   SideFormats value;
-  // kUsage: the spec does not fit `head_dim`.
-  static Result<std::shared_ptr<const LayerFormats>> create(const CacheSpec& spec, int head_dim);
+  // `window` in tokens, 0: none. kUsage: the spec does not fit `head_dim`.
+  static Result<std::shared_ptr<const LayerFormats>> create(const CacheSpec& spec, int head_dim, int window = 0);
 };
 
 class LayerCache {
@@ -51,7 +51,10 @@ class LayerCache {
   Status settle(Arena& arena);
 
   std::span<const HeadView> views() const { return views_; }
-  int rows(int kv_head) const { return heads_[static_cast<std::size_t>(kv_head)].key.rows(); }
+  int rows(int kv_head) const {
+    const HeadSide& key = heads_[static_cast<std::size_t>(kv_head)].key;
+    return key.rows() - key.first();
+  }
   int kv_heads() const { return static_cast<int>(heads_.size()); }
   int seen() const { return seen_; }
   std::vector<std::int32_t> positions(int kv_head) const;

@@ -53,6 +53,15 @@ StreamingOptions streaming_options(const CacheSpec& spec, int first_prompt) {
   return {.sinks = spec.sinks, .window = spec.budget.rows(first_prompt, spec.sinks + 1) - spec.sinks};
 }
 
+CacheSpec windowed_layer_spec(const CacheSpec& spec) {
+  CacheSpec windowed;
+  windowed.canonical = spec.canonical;
+  windowed.key = spec.key;
+  windowed.value = spec.value;
+  windowed.residual = spec.residual;
+  return windowed;
+}
+
 int rows_after(const CacheSpec& spec, int first_prompt, int generated) {
   switch (spec.evict) {
     case Evict::kNone: return first_prompt + generated;

@@ -16,6 +16,10 @@ namespace kvartet {
 SnapKvOptions snapkv_options(const CacheSpec& spec, int first_prompt);
 StreamingOptions streaming_options(const CacheSpec& spec, int first_prompt);
 
+// What a layer with a sliding window makes of a spec: the model's window is the only eviction there and its rows stay at
+// hand, so that of the four questions only "how is a row written" is left (docs/decisions/0004-sliding-windows.md).
+CacheSpec windowed_layer_spec(const CacheSpec& spec);
+
 // Rows per head after a first prompt and `generated` decode steps.
 int rows_after(const CacheSpec& spec, int first_prompt, int generated);
 

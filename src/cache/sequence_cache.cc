@@ -15,11 +15,11 @@ namespace {
 Result<std::vector<std::shared_ptr<const LayerFormats>>> formats_of_layers(const CacheSpec& spec, const ModelShape& shape) {
   std::vector<std::shared_ptr<const LayerFormats>> formats;
   for (const LayerShape& layer : shape.layers) {
-    if (!formats.empty() && formats.back()->key.open.head_dim == layer.head_dim) {
+    if (!formats.empty() && formats.back()->key.open.head_dim == layer.head_dim && formats.back()->key.window == layer.window) {
       formats.push_back(formats.back());
       continue;
     }
-    KV_ASSIGN(std::shared_ptr<const LayerFormats> made, LayerFormats::create(spec, layer.head_dim));
+    KV_ASSIGN(std::shared_ptr<const LayerFormats> made, LayerFormats::create(spec, layer.head_dim, layer.window));
     formats.push_back(std::move(made));
   }
   return formats;
@@ -68,7 +68,10 @@ Result<SequenceCache> SequenceCache::create(const CacheSpec& spec, const ModelSh
   impl->arena = std::move(arena);
   impl->options = options;
   impl->layers.reserve(shape.layers.size());
-  for (std::size_t l = 0; l < shape.layers.size(); ++l) impl->layers.emplace_back(impl->spec, shape.layers[l], formats[l]);
+  const auto windowed = std::make_shared<const CacheSpec>(windowed_layer_spec(spec));
+  for (std::size_t l = 0; l < shape.layers.size(); ++l) {
+    impl->layers.emplace_back(shape.layers[l].window > 0 ? windowed : impl->spec, shape.layers[l], formats[l]);
+  }
   return SequenceCache(std::move(impl));
 }
 
@@ -179,12 +182,14 @@ Result<ByteAccount> predict_bytes(const CacheSpec& spec, const ModelShape& shape
   }
   KV_TRY(check_spec(spec, shape));
   KV_ASSIGN(const auto formats, formats_of_layers(spec, shape));
-  const int rows = rows_after(spec, prompt_tokens, generated);
+  const CacheSpec windowed = windowed_layer_spec(spec);
   ByteAccount sum;
   for (std::size_t l = 0; l < shape.layers.size(); ++l) {
+    const CacheSpec& layer_spec = shape.layers[l].window > 0 ? windowed : spec;
+    const int rows = rows_after(layer_spec, prompt_tokens, generated);
     for (int h = 0; h < shape.layers[l].kv_heads; ++h) {
       for (const SideFormats* side : {&formats[l]->key, &formats[l]->value}) sum += side->bytes(rows, side->sealed_rows(rows));
-      if (spec.evict != Evict::kNone) sum += RowPositions::bytes_of(rows);
+      if (layer_spec.evict != Evict::kNone) sum += RowPositions::bytes_of(rows);
     }
   }
   return sum;

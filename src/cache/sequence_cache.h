@@ -28,7 +28,8 @@ struct LayerRows {
   HeadRows<const float> key;      // after RoPE
   HeadRows<const float> key_pre;  // before RoPE; data == nullptr unless wants_pre_rope_keys()
   HeadRows<const float> value;
-  const LayerScores* scores = nullptr;  // what score_need() declared; null on a second prompt
+  // What score_need() declared; null on a second prompt, and in layers with a sliding window, where nothing is chosen.
+  const LayerScores* scores = nullptr;
 };
 
 struct CacheOptions {

@@ -114,10 +114,6 @@ Result<CacheSpec> parse_spec(std::string_view text) {
 
 Status check_spec(const CacheSpec& spec, const ModelShape& shape) {
   for (const LayerShape& layer : shape.layers) {
-    if (layer.window > 0 && layer.window < shape.context) {
-      return usage_error(
-          fmt::format("this model attends over a sliding window of {} tokens, which no cache here supports yet", layer.window));
-    }
     KV_TRY(check_formats(spec, layer));
   }
   return {};

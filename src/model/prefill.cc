@@ -131,7 +131,7 @@ struct Prefill::Impl {
     LayerScores scores;
     const Clock& clock = Clock::real();
     const double before_scores = clock.seconds();
-    if (last_q.rows > 0 && !on_sealed_cache) {
+    if (last_q.rows > 0 && !on_sealed_cache && s.window == 0) {
       export_window_scores(as_heads(last_q.view(), s.heads, s.head_dim), rows.key, static_cast<int>(last_q.rows), options.threads,
                            &scores);
       rows.scores = &scores;
@@ -141,7 +141,7 @@ struct Prefill::Impl {
       const double begin = clock.seconds();
       KV_TRY(caches[i]->seal_prompt(layer, rows).within(fmt::format("{} layer {}", caches[i]->spec().canonical, layer)));
       seal_seconds[i] += clock.seconds() - begin;
-      if (caches[i]->score_need().window > 0) seal_seconds[i] += score_seconds;
+      if (rows.scores != nullptr && caches[i]->score_need().window > 0) seal_seconds[i] += score_seconds;
     }
     return {};
   }
