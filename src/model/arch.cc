@@ -5,7 +5,7 @@
 namespace kvartet {
 namespace {
 
-constexpr std::array<const Architecture*, 2> kTable = {&kArchLlama, &kArchQwen2};
+constexpr std::array<const Architecture*, 5> kTable = {&kArchLlama, &kArchQwen2, &kArchQwen3, &kArchQwen3Moe, &kArchGemma3};
 
 }  // namespace
 

@@ -1,6 +1,7 @@
 #include "model/gguf_file.h"
 
 #include <array>
+#include <cstring>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -99,6 +100,25 @@ Result<std::vector<const char*>> GgufFile::texts(std::string_view key) const {
   }
   std::vector<const char*> list(gguf_get_arr_n(g, id));
   for (std::size_t i = 0; i < list.size(); ++i) list[i] = gguf_get_arr_str(g, id, i);
+  return list;
+}
+
+Result<std::vector<bool>> GgufFile::flags(std::string_view key) const {
+  KV_ASSIGN(const std::int64_t id, need(key));
+  const gguf_context* g = gguf_.get();
+  const gguf_type type = gguf_get_kv_type(g, id) == GGUF_TYPE_ARRAY ? gguf_get_arr_type(g, id) : gguf_get_kv_type(g, id);
+  const bool are_bytes = type == GGUF_TYPE_BOOL;
+  if (gguf_get_kv_type(g, id) != GGUF_TYPE_ARRAY || (!are_bytes && type != GGUF_TYPE_UINT32 && type != GGUF_TYPE_INT32)) {
+    return wrong_type(key, id, "an array of booleans");
+  }
+  const std::size_t size = are_bytes ? 1 : sizeof(std::uint32_t);
+  const auto* bytes = static_cast<const std::uint8_t*>(gguf_get_arr_data(g, id));
+  std::vector<bool> list;
+  for (std::size_t i = 0; i < gguf_get_arr_n(g, id); ++i) {
+    std::uint32_t value = 0;
+    std::memcpy(&value, bytes + i * size, size);
+    list.push_back(value != 0);
+  }
   return list;
 }
 

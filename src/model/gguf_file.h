@@ -37,6 +37,8 @@ class GgufFile {
   Result<std::string> text_or(std::string_view key, std::string_view fallback) const;
   // Elements of an array of strings as C strings (they live as long as the file).
   Result<std::vector<const char*>> texts(std::string_view key) const;
+  // Elements of an array of booleans or of 4-byte whole numbers, which files use for flags too.
+  Result<std::vector<bool>> flags(std::string_view key) const;
   // Elements of an array of any type; 0 when the key is absent or no array.
   std::size_t array_size(std::string_view key) const;
 

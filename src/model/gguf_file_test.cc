@@ -164,7 +164,7 @@ INSTANTIATE_TEST_SUITE_P(
                      "the norm epsilon"},
         MetadataCase{"no_epsilon", remove("llama.attention.layer_norm_rms_epsilon"), "layer_norm_rms_epsilon"},
         MetadataCase{"rope_base_zero", [](gguf_context* g) { gguf_set_val_f32(g, "llama.rope.freq_base", 0); }, "the RoPE base"},
-        MetadataCase{"yarn", set_text("llama.rope.scaling.type", "yarn"), "RoPE scaling of type 'yarn'"},
+        MetadataCase{"longrope", set_text("llama.rope.scaling.type", "longrope"), "RoPE scaling of type 'longrope'"},
         MetadataCase{"half_rope", set_count("llama.rope.dimension_count", 8), "rotates 8 of 16 channels"},
         MetadataCase{"one_of_parts", set_count("split.count", 2), "one of 2 parts"},
         MetadataCase{"no_vocabulary", remove("tokenizer.ggml.tokens"), "has no vocabulary"},

@@ -13,7 +13,9 @@ namespace {
 constexpr std::size_t kFewRows = 8;        // a decode step: the border starts with room for these
 constexpr std::size_t kCachedGraphs = 48;  // three kinds for every small row count, and the chunks of a prefill
 constexpr std::size_t kSlotAlignment = 64;
-constexpr int kGraphNodes = 64;
+constexpr std::size_t kGraphNodes = 64;  // tensors of a graph; a layer with experts has a few more for each one it uses
+constexpr std::size_t kExpertNodes = 4;
+constexpr float kLeastWeightSum = 6.103515625e-5F;  // of the chosen experts: libllama's guard against division by zero
 
 std::size_t rounded_up(std::size_t bytes) { return (bytes + kSlotAlignment - 1) / kSlotAlignment * kSlotAlignment; }
 
@@ -21,6 +23,9 @@ void point_at(ggml_tensor* leaf, const ggml_tensor* weight) {
   leaf->data = weight->data;
   leaf->buffer = weight->buffer;
 }
+
+// A reshaped tensor shares its source's data, and the source is what can be placed.
+ggml_tensor* base_of(ggml_tensor* tensor) { return tensor->view_src == nullptr ? tensor : tensor->view_src; }
 
 ggml_tensor* stand_in(ggml_context* context, const ggml_tensor* weight) {
   ggml_tensor* leaf = ggml_dup_tensor(context, weight);
@@ -33,14 +38,15 @@ ggml_tensor* stand_in(ggml_context* context, const ggml_tensor* weight) {
 LayerGraphs::LayerGraphs(const ModelConfig& config, const Weights& weights, int threads)
     : config_(config), weights_(weights), threads_(threads), allocator_(ggml_gallocr_new(ggml_backend_cpu_buffer_type())) {}
 
-Result<LayerGraphs::Attention> LayerGraphs::pre_attention(const LayerTensors& layer, MatView<const float> x,
+Result<LayerGraphs::Attention> LayerGraphs::pre_attention(int index, const LayerTensors& layer, MatView<const float> x,
                                                           std::span<const std::int32_t> positions, KeyBeforeRope keys) {
   KV_CHECK(x.rows == positions.size());
   KV_TRY(reserve_border(x.rows, 0));
   fill(Slot::kX, x);
   std::memcpy(slot_data(Slot::kPositions), positions.data(), positions.size_bytes());
   const bool keep = keys == KeyBeforeRope::kKept;
-  KV_TRY(run(keep ? Kind::kPreKeepingKeys : Kind::kPre, x.rows, layer));
+  const Rope rope = config_.uses_window_rope(index) ? Rope::kWindow : Rope::kCommon;
+  KV_TRY(run(keep ? Kind::kPreKeepingKeys : Kind::kPre, rope, x.rows, layer));
   Attention result{view(Slot::kQuery, x.rows), view(Slot::kKey, x.rows), view(Slot::kValue, x.rows), {}};
   if (keep) result.k_pre = view(Slot::kKeyPre, x.rows);
   return result;
@@ -52,14 +58,14 @@ Result<MatView<const float>> LayerGraphs::post_attention(const LayerTensors& lay
   KV_TRY(reserve_border(x.rows, 0));
   fill(Slot::kAttention, attention);
   fill(Slot::kX, x);
-  KV_TRY(run(Kind::kPost, x.rows, layer));
+  KV_TRY(run(Kind::kPost, Rope::kCommon, x.rows, layer));
   return view(Slot::kX, x.rows);
 }
 
 Result<MatView<const float>> LayerGraphs::logits(MatView<const float> x) {
   KV_TRY(reserve_border(x.rows, x.rows));
   fill(Slot::kX, x);
-  KV_TRY(run(Kind::kLogits, x.rows, LayerTensors{}));
+  KV_TRY(run(Kind::kLogits, Rope::kCommon, x.rows, LayerTensors{}));
   return view(Slot::kLogits, x.rows);
 }
 
@@ -116,8 +122,8 @@ void LayerGraphs::fill(Slot slot, MatView<const float> rows) const {
 
 // --- running
 
-Status LayerGraphs::run(Kind kind, std::size_t rows, const LayerTensors& layer) {
-  Signature signature{kind, rows, {}};
+Status LayerGraphs::run(Kind kind, Rope rope, std::size_t rows, const LayerTensors& layer) {
+  Signature signature{kind, rope, rows, {}};
   for (std::size_t p = 0; p < kParts; ++p) signature.types[p] = layer[p] == nullptr ? -1 : static_cast<int>(layer[p]->type);
   KV_ASSIGN(Graph * graph, graph_for(signature, layer));
   for (std::size_t p = 0; p < kParts; ++p) {
@@ -154,9 +160,11 @@ Result<LayerGraphs::Graph*> LayerGraphs::graph_for(const Signature& signature, c
 // --- building. The operations and their order are libllama's, so that the bits are its bits.
 
 void LayerGraphs::build(Graph& graph, const LayerTensors& layer) const {
-  const std::size_t bytes = ggml_tensor_overhead() * kGraphNodes + ggml_graph_overhead_custom(kGraphNodes, false);
+  const std::size_t used = config_.experts.has_value() ? static_cast<std::size_t>(config_.experts->used) : 0;
+  const std::size_t nodes = kGraphNodes + kExpertNodes * used;
+  const std::size_t bytes = ggml_tensor_overhead() * nodes + ggml_graph_overhead_custom(nodes, false);
   graph.context.reset(ggml_init({.mem_size = bytes, .mem_buffer = nullptr, .no_alloc = true}));
-  graph.nodes = ggml_new_graph_custom(graph.context.get(), kGraphNodes, false);
+  graph.nodes = ggml_new_graph_custom(graph.context.get(), nodes, false);
   switch (graph.signature.kind) {
     case Kind::kPre:
     case Kind::kPreKeepingKeys: return build_pre(graph, layer);
@@ -174,10 +182,13 @@ void LayerGraphs::build_pre(Graph& graph, const LayerTensors& layer) const {
   ggml_tensor* q = linear(graph, layer, Part::kQuery, Part::kQueryBias, x);
   ggml_tensor* k = linear(graph, layer, Part::kKey, Part::kKeyBias, x);
   ggml_tensor* v = linear(graph, layer, Part::kValue, Part::kValueBias, x);
-  if (graph.signature.kind == Kind::kPreKeepingKeys) place(k, Slot::kKeyPre);
+  q = optional_norm(graph, layer, Part::kQueryNorm, by_head(graph, q, shape.heads));
+  k = optional_norm(graph, layer, Part::kKeyNorm, by_head(graph, k, shape.kv_heads));
+  if (graph.signature.kind == Kind::kPreKeepingKeys) place(base_of(k), Slot::kKeyPre);
   place(v, Slot::kValue);
-  q = rope(graph, q, shape.heads, positions);
-  k = rope(graph, k, shape.kv_heads, positions);
+  q = rope(graph, q, positions);
+  k = rope(graph, k, positions);
+  if (config_.query_scale != 1) q = ggml_scale(graph.context.get(), q, config_.query_scale);
   place(q, Slot::kQuery);
   place(k, Slot::kKey);
   for (ggml_tensor* result : {q, k, v}) ggml_build_forward_expand(graph.nodes, result);
@@ -186,14 +197,52 @@ void LayerGraphs::build_pre(Graph& graph, const LayerTensors& layer) const {
 void LayerGraphs::build_post(Graph& graph, const LayerTensors& layer) const {
   ggml_context* c = graph.context.get();
   ggml_tensor* attention = linear(graph, layer, Part::kOutput, Part::kOutputBias, input(graph, Slot::kAttention));
+  attention = optional_norm(graph, layer, Part::kAttentionPostNorm, attention);
   ggml_tensor* x = ggml_add(c, attention, input(graph, Slot::kX));
-  ggml_tensor* normed = norm(graph, x, leaf(graph, layer, Part::kFfnNorm));
-  ggml_tensor* up = ggml_mul_mat(c, leaf(graph, layer, Part::kUp), normed);
-  ggml_tensor* gate = ggml_mul_mat(c, leaf(graph, layer, Part::kGate), normed);
-  ggml_tensor* down = ggml_mul_mat(c, leaf(graph, layer, Part::kDown), ggml_swiglu_split(c, gate, up));
-  ggml_tensor* result = ggml_add(c, down, x);
+  ggml_tensor* ffn = feed_forward(graph, layer, norm(graph, x, leaf(graph, layer, Part::kFfnNorm)));
+  ggml_tensor* result = ggml_add(c, optional_norm(graph, layer, Part::kFfnPostNorm, ffn), x);
   place(result, Slot::kX);  // over the input, which the first addition was the last to read
   ggml_build_forward_expand(graph.nodes, result);
+}
+
+ggml_tensor* LayerGraphs::feed_forward(Graph& graph, const LayerTensors& layer, ggml_tensor* x) const {
+  if (config_.experts.has_value()) return experts(graph, layer, x);
+  ggml_context* c = graph.context.get();
+  ggml_tensor* up = ggml_mul_mat(c, leaf(graph, layer, Part::kUp), x);
+  ggml_tensor* gate = ggml_mul_mat(c, leaf(graph, layer, Part::kGate), x);
+  return ggml_mul_mat(c, leaf(graph, layer, Part::kDown), gated(graph, gate, up));
+}
+
+// The router's best experts per token, their outputs weighted by its softmax over all, scaled to sum to 1.
+ggml_tensor* LayerGraphs::experts(Graph& graph, const LayerTensors& layer, ggml_tensor* x) const {
+  ggml_context* c = graph.context.get();
+  const auto rows = static_cast<std::int64_t>(graph.signature.rows);
+  const std::int64_t used = config_.experts->used;
+  const std::int64_t hidden = config_.shape.hidden;
+  ggml_tensor* shares = ggml_soft_max(c, ggml_mul_mat(c, leaf(graph, layer, Part::kRouter), x));
+  ggml_tensor* chosen = ggml_argsort_top_k(c, shares, config_.experts->used);  // [used, rows]
+  ggml_tensor* weights = ggml_get_rows(c, ggml_reshape_3d(c, shares, 1, config_.experts->count, rows), chosen);
+  weights = ggml_reshape_2d(c, weights, used, rows);
+  ggml_tensor* sum = ggml_clamp(c, ggml_sum_rows(c, weights), kLeastWeightSum, INFINITY);
+  weights = ggml_reshape_3d(c, ggml_div(c, weights, sum), 1, used, rows);
+  ggml_build_forward_expand(graph.nodes, weights);
+  x = ggml_reshape_3d(c, x, hidden, 1, rows);
+  ggml_tensor* up = ggml_mul_mat_id(c, leaf(graph, layer, Part::kUp), x, chosen);  // [ffn, used, rows]
+  ggml_tensor* gate = ggml_mul_mat_id(c, leaf(graph, layer, Part::kGate), x, chosen);
+  ggml_tensor* down = ggml_mul_mat_id(c, leaf(graph, layer, Part::kDown), gated(graph, gate, up), chosen);
+  down = ggml_mul(c, down, weights);  // [hidden, used, rows]
+  ggml_build_forward_expand(graph.nodes, down);
+  const auto output_of = [&](std::int64_t i) {
+    return ggml_view_2d(c, down, hidden, rows, down->nb[2], static_cast<std::size_t>(i) * down->nb[1]);
+  };
+  ggml_tensor* total = output_of(0);
+  for (std::int64_t i = 1; i < used; ++i) total = ggml_add(c, total, output_of(i));
+  return used == 1 ? ggml_cont(c, total) : total;
+}
+
+ggml_tensor* LayerGraphs::gated(Graph& graph, ggml_tensor* gate, ggml_tensor* up) const {
+  const bool is_gelu = config_.architecture->activation == Activation::kGelu;
+  return is_gelu ? ggml_geglu_split(graph.context.get(), gate, up) : ggml_swiglu_split(graph.context.get(), gate, up);
 }
 
 void LayerGraphs::build_logits(Graph& graph) const {
@@ -208,15 +257,22 @@ ggml_tensor* LayerGraphs::norm(Graph& graph, ggml_tensor* x, ggml_tensor* weight
   return ggml_mul(graph.context.get(), ggml_rms_norm(graph.context.get(), x, config_.rms_epsilon), weight);
 }
 
-ggml_tensor* LayerGraphs::rope(Graph& graph, ggml_tensor* x, int heads, ggml_tensor* positions) const {
+ggml_tensor* LayerGraphs::optional_norm(Graph& graph, const LayerTensors& layer, Part part, ggml_tensor* x) const {
+  return part_of(layer, part) == nullptr ? x : norm(graph, x, leaf(graph, layer, part));
+}
+
+ggml_tensor* LayerGraphs::by_head(Graph& graph, ggml_tensor* x, int heads) const {
+  return ggml_reshape_3d(graph.context.get(), x, config_.shape.layers[0].head_dim, heads,
+                         static_cast<std::int64_t>(graph.signature.rows));
+}
+
+ggml_tensor* LayerGraphs::rope(Graph& graph, ggml_tensor* x, ggml_tensor* positions) const {
   ggml_context* c = graph.context.get();
   const int mode = config_.architecture->rope_pairs == RopePairs::kHalves ? GGML_ROPE_TYPE_NEOX : GGML_ROPE_TYPE_NORMAL;
   ggml_tensor* factors = weights_.rope_factors() == nullptr ? nullptr : stand_in(c, weights_.rope_factors());
-  ggml_tensor* by_head =
-      ggml_reshape_3d(c, x, config_.shape.layers[0].head_dim, heads, static_cast<std::int64_t>(graph.signature.rows));
-  // No YaRN (extension 0), so the last two numbers, its ramp, have no effect.
-  return ggml_rope_ext(c, by_head, positions, factors, config_.rope.dims, mode, config_.shape.context,
-                       static_cast<float>(config_.rope.base), static_cast<float>(config_.rope.scale), 0.0F, 1.0F, 32.0F, 1.0F);
+  const RopeSettings& r = graph.signature.rope == Rope::kWindow ? *config_.window_rope : config_.rope;
+  return ggml_rope_ext(c, x, positions, factors, r.dims, mode, r.original_context, static_cast<float>(r.base),
+                       static_cast<float>(r.scale), r.yarn, r.magnitude, r.beta_fast, r.beta_slow);
 }
 
 ggml_tensor* LayerGraphs::leaf(Graph& graph, const LayerTensors& layer, Part part) const {

@@ -40,8 +40,9 @@ class LayerGraphs {
     MatView<const float> v;
     MatView<const float> k_pre;  // before RoPE; empty unless kept
   };
-  Result<Attention> pre_attention(const LayerTensors& layer, MatView<const float> x, std::span<const std::int32_t> positions,
-                                  KeyBeforeRope keys);
+  // `index` is the layer's: RoPE may differ between layers.
+  Result<Attention> pre_attention(int index, const LayerTensors& layer, MatView<const float> x,
+                                  std::span<const std::int32_t> positions, KeyBeforeRope keys);
   // x + Wo attention, then + ffn(norm(that)): [rows, hidden].
   Result<MatView<const float>> post_attention(const LayerTensors& layer, MatView<const float> attention, MatView<const float> x);
   // [rows, vocab].
@@ -51,10 +52,13 @@ class LayerGraphs {
 
  private:
   enum class Kind : std::uint8_t { kPre, kPreKeepingKeys, kPost, kLogits };
+  // Which of the model's RoPE settings a layer turns by.
+  enum class Rope : std::uint8_t { kCommon, kWindow };
   enum class Slot : std::uint8_t { kX, kQuery, kKey, kValue, kKeyPre, kAttention, kPositions, kLogits };
   static constexpr std::size_t kSlots = 8;
   struct Signature {
     Kind kind = Kind::kPre;
+    Rope rope = Rope::kCommon;  // of the two kinds of pre
     std::size_t rows = 0;
     std::array<int, kParts> types{};  // of the layer's parts, -1: absent
     bool operator==(const Signature&) const = default;
@@ -67,15 +71,21 @@ class LayerGraphs {
     std::array<ggml_tensor*, kParts> leaves{};  // stand for the layer's tensors; nullptr: not in this graph
   };
 
-  Status run(Kind kind, std::size_t rows, const LayerTensors& layer);
+  Status run(Kind kind, Rope rope, std::size_t rows, const LayerTensors& layer);
   Status reserve_border(std::size_t rows, std::size_t logit_rows);
   Result<Graph*> graph_for(const Signature& signature, const LayerTensors& layer);
   void build(Graph& graph, const LayerTensors& layer) const;
   void build_pre(Graph& graph, const LayerTensors& layer) const;
   void build_post(Graph& graph, const LayerTensors& layer) const;
   void build_logits(Graph& graph) const;
+  ggml_tensor* feed_forward(Graph& graph, const LayerTensors& layer, ggml_tensor* x) const;
+  ggml_tensor* experts(Graph& graph, const LayerTensors& layer, ggml_tensor* x) const;
+  ggml_tensor* gated(Graph& graph, ggml_tensor* gate, ggml_tensor* up) const;
   ggml_tensor* norm(Graph& graph, ggml_tensor* x, ggml_tensor* weight) const;
-  ggml_tensor* rope(Graph& graph, ggml_tensor* x, int heads, ggml_tensor* positions) const;
+  // The norm of a part that this layer may lack: `x` itself then.
+  ggml_tensor* optional_norm(Graph& graph, const LayerTensors& layer, Part part, ggml_tensor* x) const;
+  ggml_tensor* by_head(Graph& graph, ggml_tensor* x, int heads) const;
+  ggml_tensor* rope(Graph& graph, ggml_tensor* x, ggml_tensor* positions) const;
   ggml_tensor* leaf(Graph& graph, const LayerTensors& layer, Part part) const;
   ggml_tensor* linear(Graph& graph, const LayerTensors& layer, Part matrix, Part bias, ggml_tensor* x) const;
   ggml_tensor* input(Graph& graph, Slot slot) const;

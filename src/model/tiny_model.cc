@@ -10,6 +10,7 @@
 #include <gguf.h>
 
 #include "core/rng.h"
+#include "model/arch.h"
 #include "model/ggml_runtime.h"
 
 namespace kvartet {
@@ -47,7 +48,7 @@ std::string byte_character(int byte, int& next_free) {
 class Writer {
  public:
   explicit Writer(const TinyModelOptions& options) : options_(options), gguf_(gguf_init_empty()), rng_(options.seed) {
-    const std::size_t tensors = 16 + static_cast<std::size_t>(options.layers) * 16;
+    const std::size_t tensors = 16 + static_cast<std::size_t>(options.layers) * 20;
     context_.reset(ggml_init({ggml_tensor_overhead() * tensors, nullptr, true}));
   }
 
@@ -66,6 +67,9 @@ class Writer {
     gguf_set_val_u32(gguf_.get(), prefixed(key).c_str(), static_cast<std::uint32_t>(value));
   }
   void set(const char* key, double value) { gguf_set_val_f32(gguf_.get(), prefixed(key).c_str(), static_cast<float>(value)); }
+  bool has_experts() const { return options_.architecture == "qwen3moe"; }
+  bool has_post_norms() const { return options_.architecture == "gemma3"; }
+  bool has_query_key_norms() const { return has_post_norms() || options_.architecture.starts_with("qwen3"); }
   std::string prefixed(const char* key) const { return options_.architecture + "." + key; }
 
   void add_shape() {
@@ -85,6 +89,18 @@ class Writer {
     if (options_.rope_linear != 1) {
       gguf_set_val_str(gguf_.get(), prefixed("rope.scaling.type").c_str(), "linear");
       set("rope.scaling.factor", options_.rope_linear);
+    }
+    if (options_.rope_yarn != 1) {
+      gguf_set_val_str(gguf_.get(), prefixed("rope.scaling.type").c_str(), "yarn");
+      set("rope.scaling.factor", options_.rope_yarn);
+      set("rope.scaling.original_context_length", static_cast<int>(options_.context / options_.rope_yarn));
+    }
+    if (options_.window > 0) set("attention.sliding_window", options_.window);
+    if (options_.window_period > 0) set("attention.sliding_window_pattern", options_.window_period);
+    if (has_experts()) {
+      set("expert_count", options_.experts);
+      set("expert_used_count", options_.experts_used);
+      set("expert_feed_forward_length", options_.ffn);
     }
   }
 
@@ -121,22 +137,39 @@ class Writer {
     const int q = options_.heads * options_.head_dim;
     const int kv = options_.kv_heads * options_.head_dim;
     const int hidden = options_.hidden;
-    // Standard deviations: logits of about 2, and keys and queries large enough that attention is far from flat.
-    add_matrix("token_embd.weight", hidden, options_.vocab, 2 / std::sqrt(hidden));
+    // Standard deviations: logits of about 2, and keys and queries large enough that attention is far from flat. Gemma
+    // scales its embedding up by the square root of the width.
+    const bool is_scaled_up = options_.architecture == "gemma3" && !options_.tied;
+    add_matrix("token_embd.weight", hidden, options_.vocab, 2 / std::sqrt(hidden) / (is_scaled_up ? std::sqrt(hidden) : 1));
     add_norm("output_norm.weight");
     if (!options_.tied) add_matrix("output.weight", hidden, options_.vocab, 2 / std::sqrt(hidden));
     if (options_.rope_factors) add_rope_factors();
     for (int l = 0; l < options_.layers; ++l) {
       const std::string block = fmt::format("blk.{}.", l);
       add_norm(block + "attn_norm.weight");
+      if (has_query_key_norms()) {
+        add_vector(block + "attn_q_norm.weight", options_.head_dim, 1.5, 0.2);
+        add_vector(block + "attn_k_norm.weight", options_.head_dim, 1.5, 0.2);
+      }
+      if (has_post_norms()) {
+        add_norm(block + "post_attention_norm.weight");
+        add_norm(block + "post_ffw_norm.weight");
+      }
       add_matrix(block + "attn_q.weight", hidden, q, 1.5 / std::sqrt(hidden));
       add_matrix(block + "attn_k.weight", hidden, kv, 1.5 / std::sqrt(hidden));
       add_matrix(block + "attn_v.weight", hidden, kv, 1 / std::sqrt(hidden));
       add_matrix(block + "attn_output.weight", q, hidden, 1 / std::sqrt(q));
       add_norm(block + "ffn_norm.weight");
-      add_matrix(block + "ffn_gate.weight", hidden, options_.ffn, 1 / std::sqrt(hidden));
-      add_matrix(block + "ffn_up.weight", hidden, options_.ffn, 1 / std::sqrt(hidden));
-      add_matrix(block + "ffn_down.weight", options_.ffn, hidden, 1 / std::sqrt(options_.ffn));
+      if (has_experts()) {
+        add_matrix(block + "ffn_gate_inp.weight", hidden, options_.experts, 2 / std::sqrt(hidden));
+        add_experts(block + "ffn_gate_exps.weight", hidden, options_.ffn, 1 / std::sqrt(hidden));
+        add_experts(block + "ffn_up_exps.weight", hidden, options_.ffn, 1 / std::sqrt(hidden));
+        add_experts(block + "ffn_down_exps.weight", options_.ffn, hidden, 1 / std::sqrt(options_.ffn));
+      } else {
+        add_matrix(block + "ffn_gate.weight", hidden, options_.ffn, 1 / std::sqrt(hidden));
+        add_matrix(block + "ffn_up.weight", hidden, options_.ffn, 1 / std::sqrt(hidden));
+        add_matrix(block + "ffn_down.weight", options_.ffn, hidden, 1 / std::sqrt(options_.ffn));
+      }
       if (options_.architecture == "qwen2") {
         add_vector(block + "attn_q.bias", q, 0, 0.5);
         add_vector(block + "attn_k.bias", kv, 0, 0.5);
@@ -154,6 +187,11 @@ class Writer {
   void add_matrix(const std::string& name, int in, int out, double deviation) {
     const std::vector<float> values = normals(static_cast<std::size_t>(in) * static_cast<std::size_t>(out), 0, deviation);
     add(name, ggml_new_tensor_2d(context_.get(), ggml_type_of(options_.weights), in, out), values);
+  }
+  void add_experts(const std::string& name, int in, int out, double deviation) {
+    const std::size_t size = static_cast<std::size_t>(in) * static_cast<std::size_t>(out);
+    const std::vector<float> values = normals(size * static_cast<std::size_t>(options_.experts), 0, deviation);
+    add(name, ggml_new_tensor_3d(context_.get(), ggml_type_of(options_.weights), in, out, options_.experts), values);
   }
   void add_vector(const std::string& name, int size, double mean, double deviation) {
     add(name, ggml_new_tensor_1d(context_.get(), GGML_TYPE_F32, size), normals(static_cast<std::size_t>(size), mean, deviation));
@@ -181,8 +219,13 @@ class Writer {
 };
 
 Status check(const TinyModelOptions& o) {
-  if (o.architecture != "llama" && o.architecture != "qwen2") {
-    return usage_error(fmt::format("a tiny model of architecture '{}' cannot be written: use llama or qwen2", o.architecture));
+  if (find_architecture(o.architecture) == nullptr) {
+    return usage_error(
+        fmt::format("a tiny model of architecture '{}' cannot be written: use {}", o.architecture, architecture_names()));
+  }
+  if (o.experts < 1 || o.experts_used < 1 || o.experts_used > o.experts || o.window < 0 || o.window_period < 0) {
+    return usage_error(
+        "a tiny model needs at least one expert, no more in use than there are, and windows that are not negative");
   }
   if (o.layers < 1 || o.hidden < 32 || o.hidden % 32 != 0 || o.ffn < 32 || o.ffn % 32 != 0 || o.heads < 1 || o.kv_heads < 1 ||
       o.heads % o.kv_heads != 0 || o.head_dim < 2 || o.head_dim % 2 != 0 || o.heads * o.head_dim % 32 != 0 || o.context < 1) {

@@ -14,7 +14,7 @@ namespace kvartet {
 enum class TinyWeights : std::uint8_t { kF32, kF16, kBf16, kQ8_0, kQ4_1, kQ4_0 };  // of the matrices; norms and biases are f32
 
 struct TinyModelOptions {
-  std::string architecture = "llama";  // "llama" or "qwen2" (with biases)
+  std::string architecture = "llama";  // "llama", "qwen2" (with biases), "qwen3", "qwen3moe", "gemma3"
   int layers = 2;
   int hidden = 64;  // multiple of 32
   int ffn = 128;    // multiple of 32
@@ -28,6 +28,11 @@ struct TinyModelOptions {
   double rope_base = 10000;
   bool rope_factors = false;  // a rope_freqs tensor, as Llama 3 has
   double rope_linear = 1;     // linear RoPE scaling factor; 1: no key
+  double rope_yarn = 1;       // factor of YaRN scaling; 1: no key
+  int window = 0;             // sliding window in tokens; 0: no key
+  int window_period = 0;      // gemma3: every so many layers one has no window; 0: no key, which means 6
+  int experts = 4;            // qwen3moe
+  int experts_used = 2;       // per token
   bool chat_template = true;  // ChatML
   TinyWeights weights = TinyWeights::kF32;
 };

@@ -133,7 +133,7 @@ class GgmlTransformer : public Transformer {
   Status pre_run(int layer, Linear linear, MatView<const float> x, std::span<const std::int32_t> positions,
                  const LayerInputs& out) {
     const KeyBeforeRope keys = out.k_pre.data == nullptr ? KeyBeforeRope::kDropped : KeyBeforeRope::kKept;
-    KV_ASSIGN(const auto result, graphs_.pre_attention(weights_->layer(layer, linear), x, positions, keys));
+    KV_ASSIGN(const auto result, graphs_.pre_attention(layer, weights_->layer(layer, linear), x, positions, keys));
     if (overflowed(linear, result.q) || overflowed(linear, result.k) || overflowed(linear, result.v)) {
       return pre_run(layer, Linear::kStored, x, positions, out);
     }

@@ -29,6 +29,11 @@ struct Rows {
   std::size_t view_cols;
 };
 
+// DESIGN 4: a window of W tokens reaches back to position query - W + 1.
+bool sees(const LayerShape& shape, std::size_t query, std::size_t key) {
+  return key <= query && (shape.window == 0 || query - key < static_cast<std::size_t>(shape.window));
+}
+
 // Causal attention of one layer as libllama builds it without flash attention: q [n, heads * d], k and v [n, kv_heads * d].
 // Its cache is as long as a multiple of 256; the rows behind are masked, but a product over 97 rows would take another path.
 void ggml_attention(const LayerShape& shape, MatView<const float> q, MatView<const float> k, MatView<const float> v,
@@ -58,7 +63,7 @@ void ggml_attention(const LayerShape& shape, MatView<const float> q, MatView<con
     for (std::size_t channel = 0; channel < v.cols; ++channel)
       static_cast<float*>(value->data)[channel * cached + token] = v.row(token)[channel];
     for (std::size_t other = 0; other < cached; ++other)
-      static_cast<float*>(mask->data)[token * cached + other] = other <= token ? 0 : -INFINITY;
+      static_cast<float*>(mask->data)[token * cached + other] = sees(shape, token, other) ? 0 : -INFINITY;
   }
   ggml_cplan plan = ggml_graph_plan(graph, kThreads, nullptr);
   std::vector<std::uint8_t> work(plan.work_size);
@@ -88,7 +93,7 @@ std::vector<float> layerwise_logits(Transformer& model, const std::vector<std::i
   for (int l = 0; l < shape.layer_count(); ++l) {
     expect_ok(model.convert_layer(l));
     expect_ok(model.pre_attention(l, linear, x.view(), positions, {q.view(), k.view(), v.view(), {}}));
-    ggml_attention(layer, q.view(), k.view(), v.view(), attention.view());
+    ggml_attention(shape.layers[static_cast<std::size_t>(l)], q.view(), k.view(), v.view(), attention.view());
     expect_ok(model.post_attention(l, linear, attention.view(), x.view()));
   }
   expect_ok(model.logits(x.view(), logits.view()));
@@ -175,19 +180,34 @@ TEST_P(TinyOracle, LogitsEqualLibllamaBitForBit) {
 
 INSTANTIATE_TEST_SUITE_P(
     Models, TinyOracle,
-    testing::Values(OracleCase{"llama_group1", {.heads = 4, .kv_heads = 4}},
-                    OracleCase{"llama_group3", {.hidden = 96, .heads = 6, .kv_heads = 2}},
-                    OracleCase{"llama_group4", {.heads = 4, .kv_heads = 1, .tied = true}},
-                    OracleCase{"llama_rope_factors", {.rope_base = 500000, .rope_factors = true}},
-                    OracleCase{"llama_linear_rope", {.rope_linear = 4}},
-                    OracleCase{"llama_wide_heads", {.heads = 4, .kv_heads = 2, .head_dim = 64}},
-                    OracleCase{"qwen2", {.architecture = "qwen2"}},
-                    OracleCase{"qwen2_tied", {.architecture = "qwen2", .hidden = 96, .heads = 6, .kv_heads = 2, .tied = true}},
-                    OracleCase{"llama_q4_1", {.weights = TinyWeights::kQ4_1}},
-                    OracleCase{"llama_q8_0", {.weights = TinyWeights::kQ8_0}},
-                    OracleCase{"llama_q4_0", {.weights = TinyWeights::kQ4_0}},
-                    OracleCase{"llama_bf16", {.weights = TinyWeights::kBf16}},
-                    OracleCase{"qwen2_f16", {.architecture = "qwen2", .weights = TinyWeights::kF16}}),
+    testing::Values(
+        OracleCase{"llama_group1", {.heads = 4, .kv_heads = 4}},
+        OracleCase{"llama_group3", {.hidden = 96, .heads = 6, .kv_heads = 2}},
+        OracleCase{"llama_group4", {.heads = 4, .kv_heads = 1, .tied = true}},
+        OracleCase{"llama_rope_factors", {.rope_base = 500000, .rope_factors = true}},
+        OracleCase{"llama_linear_rope", {.rope_linear = 4}},
+        OracleCase{"llama_wide_heads", {.heads = 4, .kv_heads = 2, .head_dim = 64}},
+        OracleCase{"qwen2", {.architecture = "qwen2"}},
+        OracleCase{"qwen2_tied", {.architecture = "qwen2", .hidden = 96, .heads = 6, .kv_heads = 2, .tied = true}},
+        OracleCase{"qwen2_yarn", {.architecture = "qwen2", .rope_yarn = 4}},
+        OracleCase{"qwen3", {.architecture = "qwen3", .head_dim = 32}},
+        OracleCase{"qwen3_tied", {.architecture = "qwen3", .hidden = 96, .heads = 6, .kv_heads = 2, .tied = true}},
+        OracleCase{"qwen3_yarn", {.architecture = "qwen3", .rope_base = 1e6, .rope_yarn = 4}},
+        OracleCase{"qwen3moe", {.architecture = "qwen3moe"}},
+        OracleCase{"qwen3moe_one_expert", {.architecture = "qwen3moe", .head_dim = 32, .experts_used = 1}},
+        OracleCase{"qwen3moe_q8_0", {.architecture = "qwen3moe", .experts = 8, .experts_used = 3, .weights = TinyWeights::kQ8_0}},
+        OracleCase{"gemma3", {.architecture = "gemma3", .layers = 4, .window = 32, .window_period = 2}},
+        OracleCase{"gemma3_default_period",
+                   {.architecture = "gemma3", .layers = 7, .tied = true, .rope_base = 1e6, .window = 20}},
+        OracleCase{"gemma3_no_window", {.architecture = "gemma3", .heads = 4, .kv_heads = 1, .head_dim = 64}},
+        OracleCase{"gemma3_scaled_rope",
+                   {.architecture = "gemma3", .layers = 3, .rope_base = 1e6, .rope_linear = 8, .window = 32, .window_period = 3}},
+        OracleCase{"gemma3_window_beyond_context",
+                   {.architecture = "gemma3", .rope_base = 1e6, .window = 600, .window_period = 2}},
+        OracleCase{"gemma3_q8_0", {.architecture = "gemma3", .window = 32, .window_period = 2, .weights = TinyWeights::kQ8_0}},
+        OracleCase{"llama_q4_1", {.weights = TinyWeights::kQ4_1}}, OracleCase{"llama_q8_0", {.weights = TinyWeights::kQ8_0}},
+        OracleCase{"llama_q4_0", {.weights = TinyWeights::kQ4_0}}, OracleCase{"llama_bf16", {.weights = TinyWeights::kBf16}},
+        OracleCase{"qwen2_f16", {.architecture = "qwen2", .weights = TinyWeights::kF16}}),
     [](const auto& info) { return info.param.name; });
 
 TEST(RealModel, LogitsEqualLibllamaBitForBit) {

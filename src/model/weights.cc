@@ -22,39 +22,20 @@ constexpr PartName kMatrixNames[] = {
     {Part::kOutput, "attn_output.weight"}, {Part::kGate, "ffn_gate.weight"}, {Part::kUp, "ffn_up.weight"},
     {Part::kDown, "ffn_down.weight"},
 };
+constexpr PartName kExpertNames[] = {
+    {Part::kGate, "ffn_gate_exps.weight"}, {Part::kUp, "ffn_up_exps.weight"}, {Part::kDown, "ffn_down_exps.weight"}};
 constexpr PartName kVectorNames[] = {
-    {Part::kAttentionNorm, "attn_norm.weight"}, {Part::kFfnNorm, "ffn_norm.weight"},
-    {Part::kQueryBias, "attn_q.bias"},          {Part::kKeyBias, "attn_k.bias"},
-    {Part::kValueBias, "attn_v.bias"},          {Part::kOutputBias, "attn_output.bias"},
+    {Part::kAttentionNorm, "attn_norm.weight"},
+    {Part::kFfnNorm, "ffn_norm.weight"},
+    {Part::kQueryNorm, "attn_q_norm.weight"},
+    {Part::kKeyNorm, "attn_k_norm.weight"},
+    {Part::kAttentionPostNorm, "post_attention_norm.weight"},
+    {Part::kFfnPostNorm, "post_ffw_norm.weight"},
+    {Part::kQueryBias, "attn_q.bias"},
+    {Part::kKeyBias, "attn_k.bias"},
+    {Part::kValueBias, "attn_v.bias"},
+    {Part::kOutputBias, "attn_output.bias"},
 };
-
-struct MatrixShape {
-  std::int64_t columns = 0;  // inputs
-  std::int64_t rows = 0;     // outputs
-};
-
-MatrixShape matrix_shape(const ModelConfig& config, Part part) {
-  const LayerShape& layer = config.shape.layers[0];
-  const std::int64_t hidden = config.shape.hidden;
-  const std::int64_t query = std::int64_t{layer.heads} * layer.head_dim;
-  const std::int64_t key = std::int64_t{layer.kv_heads} * layer.head_dim;
-  switch (part) {
-    case Part::kQuery: return {hidden, query};
-    case Part::kKey:
-    case Part::kValue: return {hidden, key};
-    case Part::kOutput: return {query, hidden};
-    case Part::kGate:
-    case Part::kUp: return {hidden, config.shape.ffn};
-    case Part::kDown: return {config.shape.ffn, hidden};
-    case Part::kAttentionNorm:
-    case Part::kFfnNorm:
-    case Part::kOutputBias: return {hidden, 1};
-    case Part::kQueryBias: return {query, 1};
-    case Part::kKeyBias:
-    case Part::kValueBias: return {key, 1};
-  }
-  return {};
-}
 
 Presence presence_of(const Architecture& architecture, Part part) {
   switch (part) {
@@ -62,6 +43,11 @@ Presence presence_of(const Architecture& architecture, Part part) {
     case Part::kKeyBias:
     case Part::kValueBias: return architecture.query_key_value_bias;
     case Part::kOutputBias: return architecture.output_bias;
+    case Part::kQueryNorm:
+    case Part::kKeyNorm: return architecture.query_key_norm;
+    case Part::kAttentionPostNorm:
+    case Part::kFfnPostNorm: return architecture.post_norms;
+    case Part::kRouter: return architecture.feed_forward == FeedForward::kExperts ? Presence::kRequired : Presence::kAbsent;
     default: return Presence::kRequired;
   }
 }
@@ -97,6 +83,35 @@ WeightReads Weights::reads() const {
   return reads;
 }
 
+Weights::TensorShape Weights::shape_of(const ModelConfig& config, Part part) {
+  const LayerShape& layer = config.shape.layers[0];
+  const std::int64_t hidden = config.shape.hidden;
+  const std::int64_t query = std::int64_t{layer.heads} * layer.head_dim;
+  const std::int64_t key = std::int64_t{layer.kv_heads} * layer.head_dim;
+  const std::int64_t experts = config.experts.has_value() ? config.experts->count : 1;
+  switch (part) {
+    case Part::kQuery: return {.columns = hidden, .rows = query};
+    case Part::kKey:
+    case Part::kValue: return {.columns = hidden, .rows = key};
+    case Part::kOutput: return {.columns = query, .rows = hidden};
+    case Part::kGate:
+    case Part::kUp: return {.columns = hidden, .rows = config.shape.ffn, .depth = experts};
+    case Part::kDown: return {.columns = config.shape.ffn, .rows = hidden, .depth = experts};
+    case Part::kRouter: return {.columns = hidden, .rows = experts};
+    case Part::kAttentionNorm:
+    case Part::kFfnNorm:
+    case Part::kAttentionPostNorm:
+    case Part::kFfnPostNorm:
+    case Part::kOutputBias: return {.columns = hidden};
+    case Part::kQueryNorm:
+    case Part::kKeyNorm: return {.columns = layer.head_dim};
+    case Part::kQueryBias: return {.columns = query};
+    case Part::kKeyBias:
+    case Part::kValueBias: return {.columns = key};
+  }
+  return {};
+}
+
 Status Weights::map_tensors() {
   map_ = OwnedTensors::with_room_for(static_cast<std::size_t>(file_->tensor_count()));
   // ggml takes a pointer it could write through, but never writes to weights; the pages are mapped read-only.
@@ -105,25 +120,25 @@ Status Weights::map_tensors() {
   ggml_backend_buffer_set_usage(map_.buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
 
   const ModelShape& shape = config_.shape;
-  KV_ASSIGN(embedding_, find_matrix("token_embd.weight", Presence::kRequired, shape.hidden, shape.vocab));
+  KV_ASSIGN(embedding_, find_matrix("token_embd.weight", Presence::kRequired, {shape.hidden, shape.vocab}));
   KV_ASSIGN(output_norm_, find_vector("output_norm.weight", Presence::kRequired, shape.hidden));
-  KV_ASSIGN(output_, find_matrix("output.weight", Presence::kOptional, shape.hidden, shape.vocab));
+  KV_ASSIGN(output_, find_matrix("output.weight", Presence::kOptional, {shape.hidden, shape.vocab}));
   if (output_ == nullptr) output_ = embedding_;
   KV_ASSIGN(rope_factors_, find_vector("rope_freqs.weight", config_.architecture->rope_factors, config_.rope.dims / 2));
   for (int l = 0; l < shape.layer_count(); ++l) KV_TRY(find_layer(l));
   return refuse_unknown_tensors();
 }
 
-Result<const ggml_tensor*> Weights::find(const std::string& name, Presence presence, std::int64_t columns, std::int64_t rows) {
+Result<const ggml_tensor*> Weights::find(const std::string& name, Presence presence, const TensorShape& shape) {
   const ggml_tensor* record = presence == Presence::kAbsent ? nullptr : file_->tensor(name);
   if (record == nullptr) {
     if (presence != Presence::kRequired) return nullptr;
     return bad_input(
         fmt::format("'{}' lacks the tensor '{}', which a {} model needs", file_->path(), name, config_.architecture->name));
   }
-  if (record->ne[0] != columns || record->ne[1] != rows || record->ne[2] != 1 || record->ne[3] != 1) {
+  if (record->ne[0] != shape.columns || record->ne[1] != shape.rows || record->ne[2] != shape.depth || record->ne[3] != 1) {
     return bad_input(fmt::format("the tensor '{}' of '{}' is {} x {}, but its metadata says {} x {}", name, file_->path(),
-                                 record->ne[0], ggml_nrows(record), columns, rows));
+                                 record->ne[0], ggml_nrows(record), shape.columns, shape.rows * shape.depth));
   }
   ggml_tensor* tensor = ggml_dup_tensor(map_.context.get(), record);
   ggml_set_name(tensor, record->name);
@@ -133,16 +148,15 @@ Result<const ggml_tensor*> Weights::find(const std::string& name, Presence prese
   return tensor;
 }
 
-Result<const ggml_tensor*> Weights::find_matrix(const std::string& name, Presence presence, std::int64_t columns,
-                                                std::int64_t rows) {
-  KV_ASSIGN(const ggml_tensor* tensor, find(name, presence, columns, rows));
+Result<const ggml_tensor*> Weights::find_matrix(const std::string& name, Presence presence, const TensorShape& shape) {
+  KV_ASSIGN(const ggml_tensor* tensor, find(name, presence, shape));
   if (tensor == nullptr || is_multipliable(tensor->type)) return tensor;
   return bad_input(fmt::format("the tensor '{}' of '{}' has the type {}, which cannot be multiplied with", name, file_->path(),
                                ggml_type_name(tensor->type)));
 }
 
 Result<const ggml_tensor*> Weights::find_vector(const std::string& name, Presence presence, std::int64_t size) {
-  KV_ASSIGN(const ggml_tensor* tensor, find(name, presence, size, 1));
+  KV_ASSIGN(const ggml_tensor* tensor, find(name, presence, {.columns = size}));
   if (tensor == nullptr || tensor->type == GGML_TYPE_F32) return tensor;
   return bad_input(fmt::format("the tensor '{}' of '{}' has the type {}, but f32 is needed", name, file_->path(),
                                ggml_type_name(tensor->type)));
@@ -150,15 +164,23 @@ Result<const ggml_tensor*> Weights::find_vector(const std::string& name, Presenc
 
 Status Weights::find_layer(int index) {
   LayerTensors layer{};
+  const auto add_matrix = [&](Part part, const char* name) -> Status {
+    KV_ASSIGN(
+        layer[static_cast<std::size_t>(part)],
+        find_matrix(fmt::format("blk.{}.{}", index, name), presence_of(*config_.architecture, part), shape_of(config_, part)));
+    return {};
+  };
   for (const auto& [part, name] : kMatrixNames) {
-    const MatrixShape shape = matrix_shape(config_, part);
-    KV_ASSIGN(layer[static_cast<std::size_t>(part)],
-              find_matrix(fmt::format("blk.{}.{}", index, name), Presence::kRequired, shape.columns, shape.rows));
+    if (!config_.experts.has_value() || part < Part::kGate) KV_TRY(add_matrix(part, name));
   }
+  for (const auto& [part, name] : kExpertNames) {
+    if (config_.experts.has_value()) KV_TRY(add_matrix(part, name));
+  }
+  KV_TRY(add_matrix(Part::kRouter, "ffn_gate_inp.weight"));
   for (const auto& [part, name] : kVectorNames) {
     const Presence presence = presence_of(*config_.architecture, part);
     KV_ASSIGN(layer[static_cast<std::size_t>(part)],
-              find_vector(fmt::format("blk.{}.{}", index, name), presence, matrix_shape(config_, part).columns));
+              find_vector(fmt::format("blk.{}.{}", index, name), presence, shape_of(config_, part).columns));
   }
   stored_.push_back(layer);
   return {};
@@ -178,8 +200,10 @@ Status Weights::refuse_unknown_tensors() const {
 Status Weights::check_memory(std::uint64_t allowed) const {
   std::uint64_t copies = 0;  // elements that get a second form: of the whole model, or of one layer
   for (int l = 0; l < (options_.bf16_copy ? config_.shape.layer_count() : 1); ++l) {
-    for (std::size_t m = 0; m < kMatrixParts; ++m)
-      copies += static_cast<std::uint64_t>(ggml_nelements(stored_[static_cast<std::size_t>(l)][m]));
+    for (std::size_t m = 0; m < kMatrixParts; ++m) {
+      const ggml_tensor* matrix = stored_[static_cast<std::size_t>(l)][m];
+      if (options_.bf16_copy || matrix->ne[2] == 1) copies += static_cast<std::uint64_t>(ggml_nelements(matrix));
+    }
   }
   if (options_.bf16_copy) copies += static_cast<std::uint64_t>(ggml_nelements(output_));
   const std::uint64_t copy_bytes = copies * ggml_type_size(options_.bf16_copy ? GGML_TYPE_BF16 : prefill_type_);
@@ -197,16 +221,20 @@ const LayerTensors& Weights::layer(int index, Linear linear) const {
   return converted_;
 }
 
+bool Weights::is_converted(const ggml_tensor* matrix) const {
+  return is_convertible(matrix->type) && matrix->type != prefill_type_ && matrix->ne[2] == 1;
+}
+
 Status Weights::prepare_conversion() {
   bool any = false;
   for (const LayerTensors& layer : stored_) {
-    for (std::size_t m = 0; m < kMatrixParts; ++m)
-      any = any || (is_convertible(layer[m]->type) && layer[m]->type != prefill_type_);
+    for (std::size_t m = 0; m < kMatrixParts; ++m) any = any || is_converted(layer[m]);
   }
   if (!any) return {};
   scratch_ = OwnedTensors::with_room_for(kMatrixParts);
   for (std::size_t m = 0; m < kMatrixParts; ++m) {
-    const MatrixShape shape = matrix_shape(config_, static_cast<Part>(m));
+    const TensorShape shape = shape_of(config_, static_cast<Part>(m));
+    if (shape.depth > 1) continue;
     scratch_matrices_[m] = ggml_new_tensor_2d(scratch_.context.get(), prefill_type_, shape.columns, shape.rows);
   }
   return scratch_.allocate();
@@ -217,7 +245,7 @@ void Weights::convert_layer(int index) {
   converted_ = stored_[static_cast<std::size_t>(index)];
   for (std::size_t m = 0; m < kMatrixParts; ++m) {
     const ggml_tensor& stored = *converted_[m];
-    if (!is_convertible(stored.type) || stored.type == prefill_type_) continue;
+    if (!is_converted(&stored)) continue;
     if (convert_matrix(stored, *scratch_matrices_[m], options_.threads)) converted_[m] = scratch_matrices_[m];
   }
   converted_layer_ = index;
@@ -228,7 +256,7 @@ Status Weights::make_bf16_copy() {
   copy_ = OwnedTensors::with_room_for(stored_.size() * kMatrixParts + 1);
   const auto add = [&](const ggml_tensor*& original) {
     if (!ggml_is_quantized(original->type)) return;
-    copies.emplace_back(&original, ggml_new_tensor_2d(copy_.context.get(), GGML_TYPE_BF16, original->ne[0], original->ne[1]));
+    copies.emplace_back(&original, ggml_new_tensor(copy_.context.get(), GGML_TYPE_BF16, ggml_n_dims(original), original->ne));
   };
   for (LayerTensors& layer : stored_) {
     for (std::size_t m = 0; m < kMatrixParts; ++m) add(layer[m]);
@@ -245,8 +273,11 @@ Status Weights::make_bf16_copy() {
 
 void Weights::embedding_row(std::int32_t token, std::span<float> row) const {
   read_row(*embedding_, token, row.data());
-  if (!options_.bf16_copy || !ggml_is_quantized(embedding_->type)) return;
-  for (float& v : row) v = ggml_bf16_to_fp32(ggml_fp32_to_bf16(v));
+  if (options_.bf16_copy && ggml_is_quantized(embedding_->type)) {
+    for (float& v : row) v = ggml_bf16_to_fp32(ggml_fp32_to_bf16(v));
+  }
+  if (config_.embedding_scale == 1) return;
+  for (float& v : row) v *= config_.embedding_scale;
 }
 
 }  // namespace kvartet

@@ -22,7 +22,9 @@
 
 namespace kvartet {
 
-// The tensors of one layer. The matrices come first: they are what conversion touches.
+// The tensors of one layer. The matrices come first: they are what conversion touches. In a layer with experts kGate, kUp
+// and kDown are stacks of matrices [in, out, experts], which stay as they are stored: a copy of all experts of a layer per
+// prompt would cost more than the few that a token uses can save.
 enum class Part : std::uint8_t {
   kQuery,
   kKey,
@@ -31,15 +33,20 @@ enum class Part : std::uint8_t {
   kGate,
   kUp,
   kDown,
+  kRouter,
   kAttentionNorm,
   kFfnNorm,
+  kQueryNorm,
+  kKeyNorm,
+  kAttentionPostNorm,
+  kFfnPostNorm,
   kQueryBias,
   kKeyBias,
   kValueBias,
   kOutputBias,
 };
 inline constexpr std::size_t kMatrixParts = 7;
-inline constexpr std::size_t kParts = 13;
+inline constexpr std::size_t kParts = 18;
 
 using LayerTensors = std::array<const ggml_tensor*, kParts>;  // nullptr: the layer has none
 inline const ggml_tensor* part_of(const LayerTensors& layer, Part part) { return layer[static_cast<std::size_t>(part)]; }
@@ -71,14 +78,21 @@ class Weights {
   Weights(std::shared_ptr<const GgufFile> file, const ModelConfig& config, const LoadOptions& options);
 
   Status map_tensors();
-  Result<const ggml_tensor*> find(const std::string& name, Presence presence, std::int64_t columns, std::int64_t rows);
-  Result<const ggml_tensor*> find_matrix(const std::string& name, Presence presence, std::int64_t columns, std::int64_t rows);
+  struct TensorShape {
+    std::int64_t columns = 0;  // inputs
+    std::int64_t rows = 1;     // outputs
+    std::int64_t depth = 1;    // experts
+  };
+  static TensorShape shape_of(const ModelConfig& config, Part part);
+  Result<const ggml_tensor*> find(const std::string& name, Presence presence, const TensorShape& shape);
+  Result<const ggml_tensor*> find_matrix(const std::string& name, Presence presence, const TensorShape& shape);
   Result<const ggml_tensor*> find_vector(const std::string& name, Presence presence, std::int64_t size);
   Status find_layer(int index);
   Status refuse_unknown_tensors() const;
   Status check_memory(std::uint64_t allowed) const;
   Status prepare_conversion();
   Status make_bf16_copy();
+  bool is_converted(const ggml_tensor* matrix) const;  // for prefill
   bool converts() const { return scratch_.buffer != nullptr; }
 
   std::shared_ptr<const GgufFile> file_;

@@ -79,12 +79,13 @@ void read_row(const ggml_tensor& matrix, std::int64_t row, float* values) {
 }
 
 bool convert_matrix(const ggml_tensor& from, ggml_tensor& to, int threads) {
-  KV_CHECK(from.ne[0] == to.ne[0] && from.ne[1] == to.ne[1]);
+  KV_CHECK(ggml_are_same_shape(&from, &to) && ggml_is_contiguous(&from) && ggml_is_contiguous(&to));
+  const std::int64_t rows = ggml_nrows(&from);
   std::atomic<bool> fits{true};
-  const auto tasks = static_cast<int>((from.ne[1] + kRowsPerTask - 1) / kRowsPerTask);
+  const auto tasks = static_cast<int>((rows + kRowsPerTask - 1) / kRowsPerTask);
   parallel_for(threads, tasks, [&](int task, int) {
     std::vector<float> values(static_cast<std::size_t>(from.ne[0]));
-    const std::int64_t end = std::min(from.ne[1], (task + 1) * kRowsPerTask);
+    const std::int64_t end = std::min(rows, (task + 1) * kRowsPerTask);
     for (std::int64_t row = task * kRowsPerTask; row < end; ++row) {
       read_row(from, row, values.data());
       if (!write_row(values.data(), to, row)) fits = false;

@@ -30,7 +30,8 @@ ggml_type fastest_prefill_type();
 // Weights of 8 bits or fewer, and BF16. Never F32 or F16: tests against an oracle stay exact.
 bool is_convertible(ggml_type type);
 
-// Converts matrix `from` to the type of `to`, of the same shape. False: a value does not fit that type (F16 ends at 65504).
+// Converts matrix `from`, or a stack of them, to the type of `to`, of the same shape. False: a value does not fit that type (F16
+// ends at 65504).
 bool convert_matrix(const ggml_tensor& from, ggml_tensor& to, int threads);
 
 // Row `row` of a matrix as f32 [columns].
