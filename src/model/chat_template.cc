@@ -48,6 +48,18 @@ ChatText chatml(const std::string& chat_template) {
   return text;
 }
 
+// What Qwen3's template writes when thinking is switched off: answers are compared, and a cache is judged by them, so they
+// must not begin with a monologue of any length.
+constexpr std::string_view kNoThinking = "<think>\n\n</think>\n\n";
+
+ChatText gemma() {
+  ChatText text;
+  text.before = "<start_of_turn>user\n";
+  text.after = "<end_of_turn>\n<start_of_turn>model\n";
+  text.starts_with_bos = true;
+  return text;
+}
+
 ChatText llama3(std::string_view system) {
   ChatText text;
   if (!system.empty()) text.before = fmt::format("<|start_header_id|>system<|end_header_id|>\n\n{}<|eot_id|>", system);
@@ -69,14 +81,16 @@ ChatText inst(std::string_view chat_template) {
 // The template writes the day it is rendered where it can; a fixed one keeps runs comparable, and is its own fallback.
 constexpr std::string_view kLlama31System = "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n";
 
-constexpr std::array<std::string_view, 6> kFamilies = {"chatml", "llama3", "llama3.1", "llama2", "mistral", "plain"};
+constexpr std::array<std::string_view, 8> kFamilies = {"chatml", "qwen3",   "llama3", "llama3.1",
+                                                       "llama2", "mistral", "gemma",  "plain"};
 
 }  // namespace
 
 std::span<const std::string_view> chat_families() { return kFamilies; }
 
 std::string recognize_chat_family(std::string_view chat_template) {
-  if (contains(chat_template, "<|im_start|>")) return "chatml";
+  if (contains(chat_template, "<|im_start|>")) return contains(chat_template, "enable_thinking") ? "qwen3" : "chatml";
+  if (contains(chat_template, "<start_of_turn>")) return "gemma";
   if (contains(chat_template, "<|start_header_id|>")) {
     return contains(chat_template, "Cutting Knowledge Date") ? "llama3.1" : "llama3";
   }
@@ -90,6 +104,11 @@ bool chat_text(std::string_view family, std::string_view chat_template, ChatText
     *out = {};
   } else if (family == "chatml") {
     *out = chatml(source);
+  } else if (family == "qwen3") {
+    *out = chatml(source);
+    out->after += kNoThinking;
+  } else if (family == "gemma") {
+    *out = gemma();
   } else if (family == "llama3") {
     *out = llama3("");
   } else if (family == "llama3.1") {

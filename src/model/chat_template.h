@@ -15,7 +15,8 @@ struct ChatText {
   bool starts_with_bos = false;  // the template itself writes the BOS token, whatever the file's add_bos says
 };
 
-// The family of a template's text: "chatml", "llama3", "llama3.1", "llama2", "mistral"; "" when it is none of them.
+// The family of a template's text: "chatml", "qwen3", "llama3", "llama3.1", "llama2", "mistral", "gemma"; "" when it is none of
+// them.
 std::string recognize_chat_family(std::string_view chat_template);
 
 // The text around a user message. `chat_template` supplies what differs inside a family (ChatML's default system message,

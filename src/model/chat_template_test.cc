@@ -36,6 +36,9 @@ TEST(ChatTemplate, FamiliesAreRecognizedByTheirMarkers) {
   EXPECT_EQ(recognize_chat_family("<|start_header_id|>{{ 'Cutting Knowledge Date: December 2023' }}"), "llama3.1");
   EXPECT_EQ(recognize_chat_family("{{ bos_token + '[INST] ' + '<<SYS>>' + ' [/INST]' }}"), "llama2");
   EXPECT_EQ(recognize_chat_family("{{ '[INST] ' + content + ' [/INST]' }}"), "mistral");
+  EXPECT_EQ(recognize_chat_family("{{ bos_token }}{{ '<start_of_turn>' + role + '\n' }}"), "gemma");
+  EXPECT_EQ(recognize_chat_family("{{ '<|im_start|>' }}{%- if enable_thinking is defined and enable_thinking is false %}"),
+            "qwen3");
   EXPECT_EQ(recognize_chat_family("{{ '### Instruction:' }}"), "");
   EXPECT_EQ(recognize_chat_family(""), "");
 }
@@ -45,6 +48,18 @@ TEST(ChatTemplate, ChatMlTakesItsDefaultSystemMessageFromTheTemplate) {
   EXPECT_EQ(must_text("chatml", "").before, "<|im_start|>user\n");
   EXPECT_EQ(must_text("chatml", kQwenTemplate).before, "<|im_start|>system\nYou are Q.<|im_end|>\n<|im_start|>user\n");
   EXPECT_EQ(must_text("chatml", kQwenTemplate).after, "<|im_end|>\n<|im_start|>assistant\n");
+}
+
+TEST(ChatTemplate, Qwen3IsAskedNotToThink) {
+  const ChatText text = must_text("qwen3", "{{ '<|im_start|>' }}{% if enable_thinking is false %}");
+  EXPECT_EQ(text.before, "<|im_start|>user\n");
+  EXPECT_EQ(text.after, "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n");
+}
+
+TEST(ChatTemplate, GemmaCallsTheAssistantModel) {
+  const ChatText text = must_text("gemma", "");
+  EXPECT_EQ(text.before + "Hi" + text.after, "<start_of_turn>user\nHi<end_of_turn>\n<start_of_turn>model\n");
+  EXPECT_TRUE(text.starts_with_bos);
 }
 
 TEST(ChatTemplate, InstKeepsTheSpacesOfItsTemplate) {

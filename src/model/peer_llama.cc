@@ -103,6 +103,16 @@ class Session : public PeerSession {
     });
   }
 
+  Status forget_before(int position) override {
+    KV_CHECK(position >= 0 && position <= depth_);
+    if (position == 0) return {};  // libllama takes an empty range for everything
+    return guarded([&]() -> Status {
+      if (!llama_memory_seq_rm(llama_get_memory(context_.get()), 0, 0, position))
+        return internal_error("llama.cpp cannot forget the start of its cache");
+      return {};
+    });
+  }
+
   // Appends the tokens and gives the logits of all of them, [tokens, vocab].
   Status append_with_logits(std::span<const std::int32_t> tokens, std::vector<float>& all) {
     for (std::size_t begin = 0; begin < tokens.size(); begin += kBatch) {

@@ -46,6 +46,8 @@ class PeerSession {
   virtual std::span<const float> logits() const = 0;
   // Forgets everything from position `depth` on. The logits are gone.
   virtual Status rewind(int depth) = 0;
+  // Forgets everything before `position`; depth() stays. With it a sliding window can be enforced token by token.
+  virtual Status forget_before(int position) = 0;
 };
 
 class PeerLlama {
