@@ -1,6 +1,6 @@
 # The way in: `make demo` shows the product, `make test` judges it. Both install what is missing, and only that.
 .DEFAULT_GOAL := build
-.PHONY: setup program build demo test test-full format tidy clean
+.PHONY: setup models program build demo test test-full format tidy clean
 
 TEST_JOBS ?= 2
 CLANG_FORMAT ?= clang-format-19
@@ -8,6 +8,9 @@ CLANG_TIDY ?= clang-tidy-19
 
 setup:            # Debian packages, .venv, model, essays
 	@scripts/setup
+
+models: setup     # a second real model, Gemma 3 of 270 M (240 MB), for fidelity tables and slow tests
+	@scripts/models
 
 program: setup    # build/release/kvartet alone
 	@cmake --preset release >/dev/null

@@ -36,7 +36,10 @@ void install_interrupt_handler() {
 }
 
 void add_model_flags(CLI::App* command, ModelFlags* flags) {
-  command->add_option("-m,--model", flags->model, "a GGUF file, or smollm2: the model that set-up left in models/")->required();
+  command
+      ->add_option("-m,--model", flags->model,
+                   "a GGUF file, or the name of one in models/: smollm2 (set-up), gemma3-270m (make models)")
+      ->required();
   command->add_option("--threads", flags->threads, "compute threads (default: physical cores)")->check(CLI::Range(1, 1024));
   command->add_option_function<std::string>(
       "--fast-tier-bytes",
@@ -62,7 +65,7 @@ std::string resolve_model(const std::string& name) {
   for (const fs::path& place : places) {
     if (fs::exists(place, ignored)) return place.string();
   }
-  return name == "smollm2" ? places.back().lexically_normal().string() : name;
+  return name == "smollm2" || name == "gemma3-270m" ? places.back().lexically_normal().string() : name;
 }
 
 std::string models_directory() {

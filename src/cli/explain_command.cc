@@ -4,6 +4,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "bench/runner/measure_sample.h"
 #include "cache/sequence_cache.h"
 #include "cli/command.h"
 #include "model/model_facts.h"
@@ -29,7 +30,7 @@ Status explain(const ExplainFlags& flags) {
     KV_ASSIGN(ByteAccount bytes, predict_bytes(spec, shape, flags.prompt_tokens, flags.output_tokens));
     const int tokens = flags.prompt_tokens + flags.output_tokens;
     const double per_token = static_cast<double>(bytes.allocated) / tokens;
-    const double full = static_cast<double>(shape.f16_bytes_per_token()) * tokens;
+    const auto full = static_cast<double>(f16_bytes(shape, tokens));
     const double ratio = full / static_cast<double>(bytes.allocated);
     rows.push_back({{"spec", spec.canonical},
                     {"bytes_total", bytes.allocated},
@@ -49,7 +50,7 @@ Status explain(const ExplainFlags& flags) {
 void add_explain(CLI::App& app, Action* action) {
   auto flags = std::make_shared<ExplainFlags>();
   CLI::App* command = app.add_subcommand("explain", "what a cache will hold, in bytes, before running anything");
-  command->add_option("-m,--model", flags->model, "a GGUF file, or smollm2")->required();
+  command->add_option("-m,--model", flags->model, "a GGUF file, or the name of one in models/")->required();
   command->add_option("--kv", flags->kv, "the cache; repeatable")->required();
   command->add_option("--prompt-tokens", flags->prompt_tokens, "tokens of the prompt")->required()->check(CLI::PositiveNumber);
   command->add_option("--output-tokens", flags->output_tokens, "tokens generated after it")

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "bench/metrics/metric.h"
+#include "bench/runner/measure_sample.h"
 #include "bench/tasks/task.h"
 #include "cli/command.h"
 #include "model/model_facts.h"
@@ -30,6 +31,14 @@ Status list_tasks() {
   return {};
 }
 
+std::string window_line(const ModelShape& shape) {
+  const auto windowed = std::count_if(shape.layers.begin(), shape.layers.end(), [](const LayerShape& l) { return l.window > 0; });
+  if (windowed == 0) return "";
+  const auto widest = std::max_element(shape.layers.begin(), shape.layers.end(),
+                                       [](const LayerShape& a, const LayerShape& b) { return a.window < b.window; });
+  return fmt::format("window         {} tokens, in {} of {} layers\n", widest->window, windowed, shape.layer_count());
+}
+
 Status describe_model(const std::string& name) {
   KV_ASSIGN(ModelFacts f, read_model_facts(resolve_model(name)));
   const ModelShape& s = f.shape;
@@ -37,17 +46,17 @@ Status describe_model(const std::string& name) {
   std::string types;
   for (const auto& [type, count] : f.weight_types)
     types += fmt::format("{}{} {:.1f} M", types.empty() ? "" : ", ", type, static_cast<double>(count) / 1e6);
-  print(
-      fmt::format("name           {}\narchitecture   {}\nparameters     {:.1f} M ({})\nfile           {:.1f} MB\nlayers         "
-                  "{}\nhidden, ffn    {}, {}\n"
-                  "heads          {} query, {} KV, head_dim {}\nvocabulary     {} ({}){}\ncontext        {}\nRoPE           base "
-                  "{:g}, factor {:g}{}\n"
-                  "chat template  {}\nf16 KV cache   {} bytes per token, {:.1f} MB at the full context\n",
-                  f.name, s.architecture, static_cast<double>(f.parameters) / 1e6, types, static_cast<double>(f.file_bytes) / 1e6,
-                  s.layer_count(), s.hidden, s.ffn, layer.heads, layer.kv_heads, layer.head_dim, s.vocab, f.vocabulary,
-                  f.tied_embeddings ? ", output tied to it" : "", s.context, f.rope_base, f.rope_factor,
-                  f.rope_factors ? ", per-frequency factors" : "", f.has_chat_template ? "yes" : "no", s.f16_bytes_per_token(),
-                  static_cast<double>(s.f16_bytes_per_token()) * s.context / 1e6));
+  print(fmt::format(
+      "name           {}\narchitecture   {}\nparameters     {:.1f} M ({})\nfile           {:.1f} MB\nlayers         "
+      "{}\nhidden, ffn    {}, {}\n"
+      "heads          {} query, {} KV, head_dim {}\n{}vocabulary     {} ({}){}\ncontext        {}\nRoPE           base "
+      "{:g}, factor {:g}{}\n"
+      "chat template  {}\nf16 KV cache   {} bytes per token{}, {:.1f} MB at the full context\n",
+      f.name, s.architecture, static_cast<double>(f.parameters) / 1e6, types, static_cast<double>(f.file_bytes) / 1e6,
+      s.layer_count(), s.hidden, s.ffn, layer.heads, layer.kv_heads, layer.head_dim, window_line(s), s.vocab, f.vocabulary,
+      f.tied_embeddings ? ", output tied to it" : "", s.context, f.rope_base, f.rope_factor,
+      f.rope_factors ? ", per-frequency factors" : "", f.has_chat_template ? "yes" : "no", s.f16_bytes_per_token(),
+      window_line(s).empty() ? "" : " inside the windows", static_cast<double>(f16_bytes(s, s.context)) / 1e6));
   return {};
 }
 
@@ -58,7 +67,7 @@ void add_lists(CLI::App& app, Action* action) {
   app.add_subcommand("tasks", "the benchmark's tasks and metrics")->callback([action] { *action = list_tasks; });
   auto name = std::make_shared<std::string>();
   CLI::App* model = app.add_subcommand("model", "what a model file holds; reads no weights");
-  model->add_option("MODEL", *name, "a GGUF file, or smollm2")->required();
+  model->add_option("MODEL", *name, "a GGUF file, or the name of one in models/")->required();
   model->callback([name, action] { *action = [name] { return describe_model(*name); }; });
 }
 

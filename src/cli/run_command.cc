@@ -6,6 +6,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "bench/runner/measure_sample.h"
 #include "cli/command.h"
 #include "core/clock.h"
 #include "core/file_system.h"
@@ -47,7 +48,7 @@ std::size_t peak_rss_bytes() {
 // DESIGN 4: the ratio is f16 bytes of the live tokens over allocated bytes.
 Json kv_json(const SequenceCache& cache, const ModelShape& shape) {
   const ByteAccount bytes = cache.bytes();
-  const std::size_t full = shape.f16_bytes_per_token() * static_cast<std::size_t>(cache.next_position());
+  const std::int64_t full = f16_bytes(shape, cache.next_position());
   const double ratio = bytes.allocated == 0 ? 0 : static_cast<double>(full) / static_cast<double>(bytes.allocated);
   return {{"spec", cache.spec().canonical},
           {"live_bytes", bytes.live},

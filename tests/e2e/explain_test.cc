@@ -24,15 +24,14 @@ const std::vector<std::string> kSpecs = {
     "snapkv:budget=0.5+kivi:bits=2,residual=32",
 };
 
-TEST(Explain, EqualsWhatRunCounts) {
+void expect_explain_equals_run(TinyModelOptions options, const std::vector<std::string>& specs) {
   const ScratchFolder folder;
-  TinyModelOptions options;
   options.head_dim = 64;
   options.context = 1024;
   const std::string model = tiny_model(folder, options);
   for (const int prompt : {1, 77, 517}) {
     const std::string text = folder.file("text.txt", std::string(static_cast<std::size_t>(prompt), 'x'));
-    for (const std::string& spec : kSpecs) {
+    for (const std::string& spec : specs) {
       const Arguments kv = {"-m", model, "--kv", spec, "--json"};
       // The last token of an answer is never fed back, so five answered tokens leave four rows.
       const Finished ran = run(Arguments{"run", "--threads", "1", "--raw", "-f", text, "-n", "5"} + kv);
@@ -54,6 +53,27 @@ TEST(Explain, EqualsWhatRunCounts) {
       EXPECT_EQ(after["live_bytes"], end["live_bytes"]) << where << " + " << later;
     }
   }
+}
+
+TEST(Explain, EqualsWhatRunCounts) { expect_explain_equals_run({}, kSpecs); }
+
+// Gemma 3 with a window in every second layer, and a Mistral: bytes are those inside the windows, on both sides of the ratio.
+TEST(Explain, EqualsWhatRunCountsInsideWindows) {
+  const std::vector<std::string> specs = {
+      "full", "q8_0", "kivi:bits=4,residual=32", "kivi:bits=2", "streamingllm:window=64", "snapkv:budget=0.25+kivi:bits=4"};
+  expect_explain_equals_run({.architecture = "gemma3", .layers = 4, .window = 100, .window_period = 2}, specs);
+  expect_explain_equals_run({.window = 150}, specs);
+}
+
+// A window is never a saving: `full` keeps its ratio, which only padding lowers.
+TEST(Explain, AWindowIsNoCompression) {
+  const ScratchFolder folder;
+  TinyModelOptions options = wide_heads();
+  options.window = 256;
+  const Json d = run({"explain", "-m", tiny_model(folder, options), "--kv", "full", "--prompt-tokens", "900", "--json"}).json();
+  EXPECT_EQ(d["live_bytes"], 256 * 2 * 2 * 2 * 32 * 2);  // window, sides, layers, KV heads, head_dim, f16
+  EXPECT_LE(d["compression_ratio"].get<double>(), 1);
+  EXPECT_GE(d["compression_ratio"].get<double>(), 0.75);
 }
 
 TEST(Explain, SeveralCachesAreRowsOfOneDocument) {
