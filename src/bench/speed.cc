@@ -11,14 +11,10 @@
 #include "core/rng.h"
 #include "engine/engine.h"
 #include "model/peer_llama.h"
+#include "results/paired.h"
 
 namespace kvartet {
 namespace {
-
-double median(std::vector<double> v) {
-  std::sort(v.begin(), v.end());
-  return v[v.size() / 2];
-}
 
 // Any ordinary tokens do: the work does not depend on them. Both engines get the same.
 std::vector<Token> some_tokens(int count, const Vocabulary& vocabulary) {

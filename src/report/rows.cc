@@ -13,17 +13,10 @@ namespace {
 
 using Group = std::pair<std::string, int>;  // task, context
 
-double mean(const std::vector<double>& x) {
+double mean(std::span<const double> x) {
   double sum = 0;
   for (double v : x) sum += v;
   return x.empty() ? 0 : sum / static_cast<double>(x.size());
-}
-
-double median(std::vector<double> x) {
-  if (x.empty()) return 0;
-  std::sort(x.begin(), x.end());
-  const std::size_t half = x.size() / 2;
-  return x.size() % 2 == 1 ? x[half] : 0.5 * (x[half - 1] + x[half]);
 }
 
 double ratio(std::int64_t f16, std::int64_t bytes) { return bytes > 0 ? static_cast<double>(f16) / static_cast<double>(bytes) : 0; }
@@ -33,8 +26,6 @@ using BySample = std::map<std::string, const Outcome*>;
 
 Measured compare(const std::vector<const Outcome*>& done, const BySample* full, ScoreKind kind, double scale, double margin,
                  std::optional<double> (*value)(const Outcome&)) {
-  Measured out;
-  out.margin = margin * scale;
   std::vector<double> values;
   std::vector<double> differences;
   for (const Outcome* o : done) {
@@ -47,16 +38,7 @@ Measured compare(const std::vector<const Outcome*>& done, const BySample* full, 
     const std::optional<double> theirs = value(*it->second);
     if (theirs) differences.push_back(*mine - *theirs);
   }
-  if (!values.empty()) out.mean = scale * mean(values);
-  if (full == nullptr || values.empty()) return out;
-  const PairedInterval interval = paired_interval(differences, kind);
-  out.verdict = verdict_of(interval, margin);
-  if (interval.n > 0) out.difference = scale * interval.mean;
-  if (interval.measurable) {
-    out.low = scale * interval.low;
-    out.high = scale * interval.high;
-  }
-  return out;
+  return measured_from(values, differences, full != nullptr, kind, scale, margin);
 }
 
 int count_paired(const std::vector<const Outcome*>& done, const BySample& full) {
@@ -80,6 +62,8 @@ void fill_system_figures(ReportRow& row, const std::vector<const Outcome*>& done
   row.end_fast_ratio = mean(collect([](const Outcome& o) { return ratio(o.end_f16_bytes, o.end_fast_bytes); }));
   row.live_bytes = mean(collect([](const Outcome& o) { return o.live_bytes; }));
   row.allocated_bytes = mean(collect([](const Outcome& o) { return o.allocated_bytes; }));
+  row.fast_bytes = mean(collect([](const Outcome& o) { return o.fast_bytes; }));
+  row.end_allocated_bytes = mean(collect([](const Outcome& o) { return o.end_allocated_bytes; }));
   row.rows_kept = mean(collect([](const Outcome& o) { return o.rows_kept; }));
   row.acted = mean(collect([](const Outcome& o) { return o.acted ? 1 : 0; }));
   std::vector<double> rates;
@@ -90,7 +74,38 @@ void fill_system_figures(ReportRow& row, const std::vector<const Outcome*>& done
   if (!rates.empty()) row.decode_tokens_per_s = median(rates);
 }
 
+// A stored list of numbers; what is none of that counts as nothing stored.
+std::vector<double> numbers_of(const std::string& json) {
+  const nlohmann::json list = nlohmann::json::parse(json, nullptr, false);
+  std::vector<double> out;
+  if (!list.is_array()) return out;
+  for (const nlohmann::json& x : list) {
+    if (x.is_number()) out.push_back(x.get<double>());
+  }
+  return out;
+}
+
+void fill_answer_spreads(ReportRow& row, const std::vector<const Outcome*>& done) {
+  if (done.empty()) return;
+  std::vector<double> tokens;
+  std::vector<double> gaps;
+  double cut = 0;
+  for (const Outcome* o : done) {
+    tokens.push_back(o->completion_tokens);
+    cut += o->finish_reason == "length" ? 1 : 0;
+    const std::vector<double> more = numbers_of(o->token_gaps_json);
+    gaps.insert(gaps.end(), more.begin(), more.end());
+  }
+  row.lengths = {quantile(tokens, 0), quantile(tokens, 0.25), median(tokens), quantile(tokens, 0.75), quantile(tokens, 1)};
+  row.cut_off = cut / static_cast<double>(done.size());
+  if (!gaps.empty()) row.gaps = GapSpread{median(gaps), quantile(gaps, 0.95), quantile(gaps, 0.99), quantile(gaps, 1)};
+}
+
 nlohmann::json optional_json(const std::optional<double>& x) { return x ? nlohmann::json(*x) : nlohmann::json(nullptr); }
+
+nlohmann::json gap_json(const std::optional<GapSpread>& gaps, double GapSpread::* field) {
+  return gaps ? nlohmann::json((*gaps).*field) : nlohmann::json(nullptr);
+}
 
 nlohmann::json row_json(const ReportRow& r) {
   return {
@@ -114,6 +129,16 @@ nlohmann::json row_json(const ReportRow& r) {
       {"likelihood_verdict", verdict_name(r.likelihood.verdict)},
       {"prompt_tokens", r.prompt_tokens},
       {"completion_tokens", r.completion_tokens},
+      {"completion_tokens_min", r.lengths.min},
+      {"completion_tokens_q1", r.lengths.q1},
+      {"completion_tokens_median", r.lengths.median},
+      {"completion_tokens_q3", r.lengths.q3},
+      {"completion_tokens_max", r.lengths.max},
+      {"cut_off", r.cut_off},
+      {"token_gap_p50_ms", gap_json(r.gaps, &GapSpread::p50)},
+      {"token_gap_p95_ms", gap_json(r.gaps, &GapSpread::p95)},
+      {"token_gap_p99_ms", gap_json(r.gaps, &GapSpread::p99)},
+      {"token_gap_max_ms", gap_json(r.gaps, &GapSpread::max)},
       {"ttft_s", r.ttft_s},
       {"prefill_s", r.prefill_s},
       {"compress_s", r.compress_s},
@@ -125,12 +150,30 @@ nlohmann::json row_json(const ReportRow& r) {
       {"end_fast_ratio", r.end_fast_ratio},
       {"live_bytes", r.live_bytes},
       {"allocated_bytes", r.allocated_bytes},
+      {"fast_bytes", r.fast_bytes},
+      {"end_allocated_bytes", r.end_allocated_bytes},
       {"rows_kept", r.rows_kept},
       {"acted", r.acted},
   };
 }
 
 }  // namespace
+
+Measured measured_from(std::span<const double> values, std::span<const double> differences, bool compared, ScoreKind kind, double scale,
+                       double margin) {
+  Measured out;
+  out.margin = margin * scale;
+  if (!values.empty()) out.mean = scale * mean(values);
+  if (!compared || values.empty()) return out;
+  const PairedInterval interval = paired_interval(differences, kind);
+  out.verdict = verdict_of(interval, margin);
+  if (interval.n > 0) out.difference = scale * interval.mean;
+  if (interval.measurable) {
+    out.low = scale * interval.low;
+    out.high = scale * interval.high;
+  }
+  return out;
+}
 
 std::vector<ReportRow> report_rows(const StoredResults& results, const std::string& full_spec) {
   std::map<std::string, std::string> metric_of;
@@ -171,6 +214,7 @@ std::vector<ReportRow> report_rows(const StoredResults& results, const std::stri
     row.score = compare(done, pairs, score_kind(row.metric), 100, kScoreMargin, [](const Outcome& o) { return o.score; });
     row.likelihood = compare(done, pairs, ScoreKind::kMeasurement, 1, kLikelihoodMargin, [](const Outcome& o) { return o.gold_log_likelihood; });
     fill_system_figures(row, done, prompt_tokens);
+    fill_answer_spreads(row, done);
     rows.push_back(std::move(row));
   }
   return rows;

@@ -23,6 +23,28 @@ struct Measured {
   Verdict verdict = Verdict::kNone;
 };
 
+// From the values and from the differences of the pairs, both in [0, 1] for scores. `compared`: there is a `full` to
+// compare with, and this is not it.
+Measured measured_from(std::span<const double> values, std::span<const double> differences, bool compared, ScoreKind kind, double scale,
+                       double margin);
+
+// min, quartiles and max of the generated tokens.
+struct LengthSpread {
+  double min = 0;
+  double q1 = 0;
+  double median = 0;
+  double q3 = 0;
+  double max = 0;
+};
+
+// Time between consecutive tokens, over all gaps of all samples, in ms.
+struct GapSpread {
+  double p50 = 0;
+  double p95 = 0;
+  double p99 = 0;
+  double max = 0;
+};
+
 struct ReportRow {
   std::string task;
   std::string metric;
@@ -48,8 +70,13 @@ struct ReportRow {
   double fast_ratio = 0;                      // f16 / allocated in the fast tier
   double end_compression_ratio = 0;           // the same after the last token
   double end_fast_ratio = 0;
+  LengthSpread lengths;           // of the answers, in tokens
+  double cut_off = 0;             // share of the answers that ended at the length limit
+  std::optional<GapSpread> gaps;  // absent: not stored, or no answer had two tokens
   double live_bytes = 0;
   double allocated_bytes = 0;
+  double fast_bytes = 0;  // of them in memory; the rest is on slower tiers
+  double end_allocated_bytes = 0;
   double rows_kept = 0;
   double acted = 0;  // share of samples in which the cache dropped or shortened anything
 };

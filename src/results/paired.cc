@@ -76,6 +76,15 @@ Verdict verdict_of(const PairedInterval& interval, double margin) {
   return Verdict::kNotMeasurable;
 }
 
+double quantile(std::vector<double> values, double q) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  const double place = q * static_cast<double>(values.size() - 1);
+  const auto below = static_cast<std::size_t>(place);
+  const std::size_t above = std::min(below + 1, values.size() - 1);
+  return values[below] + (place - static_cast<double>(below)) * (values[above] - values[below]);
+}
+
 const char* verdict_name(Verdict verdict) {
   switch (verdict) {
     case Verdict::kSame: return "same";

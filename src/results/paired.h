@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace kvartet {
 
@@ -44,6 +46,10 @@ inline constexpr int kMinimumPairs = 5;
 Verdict verdict_of(const PairedInterval& interval, double margin);
 
 const char* verdict_name(Verdict verdict);  // "same", "better", "worse", "not measurable", ""
+
+// The q-quantile, 0 <= q <= 1, linear between the two nearest values; 0 when there is none.
+double quantile(std::vector<double> values, double q);
+inline double median(std::vector<double> values) { return quantile(std::move(values), 0.5); }
 
 inline constexpr double kScoreMargin = 0.05;       // 5 of 100 points
 inline constexpr double kLikelihoodMargin = 0.05;  // nats per token

@@ -40,6 +40,8 @@ struct SampleKey {
   auto operator<=>(const SampleKey&) const = default;
 };
 
+inline constexpr std::size_t kQuestionBytes = 2000;
+
 struct SampleRecord {
   SampleKey key;
   int ordinal = 0;             // place within the task, for a stable order
@@ -50,6 +52,8 @@ struct SampleRecord {
   int length = 0;              // LongBench's `length`
   std::string answers_json;    // JSON array of strings
   std::string classes_json;    // JSON array of strings, or "null"
+  std::string question;        // what was asked, for people; cut at kQuestionBytes. Empty in stores of format 1
+  std::string depths_json;     // JSON array: where in the document the facts stand, 0 first .. 1 last; "" when unknown
 };
 
 struct Outcome {
@@ -77,6 +81,7 @@ struct Outcome {
   bool acted = false;              // has the cache dropped or shortened anything?
   int completion_tokens = 0;
   std::string finish_reason;
+  std::string token_gaps_json;     // JSON array of ms between consecutive tokens; "" when unknown (stores of format 1)
   std::int64_t run = 0;            // RunRecord::id, given by the store
 
   bool failed() const { return !error.empty(); }

@@ -10,7 +10,8 @@ namespace kvartet {
 namespace {
 
 constexpr std::int64_t kApplicationId = 0x4b564152;  // "KVAR": tells our file from any other SQLite file
-constexpr std::int64_t kFormatVersion = 1;
+constexpr std::int64_t kFormatVersion = 2;
+constexpr std::int64_t kOldestFormat = 1;
 
 // No write-ahead log: it needs shared memory, which network folders of a cluster do not offer.
 constexpr const char* kSchema = R"sql(
@@ -28,6 +29,7 @@ CREATE TABLE samples(
   task TEXT NOT NULL, context INTEGER NOT NULL, sample TEXT NOT NULL, ordinal INTEGER NOT NULL,
   prompt_hash TEXT NOT NULL, prompt_tokens INTEGER NOT NULL, dropped_tokens INTEGER NOT NULL, gold_tokens INTEGER NOT NULL,
   length INTEGER NOT NULL, answers TEXT NOT NULL, classes TEXT NOT NULL,
+  question TEXT NOT NULL, depths TEXT NOT NULL,
   PRIMARY KEY(task, context, sample)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE outcomes(
@@ -37,14 +39,22 @@ CREATE TABLE outcomes(
   live_bytes INTEGER NOT NULL, allocated_bytes INTEGER NOT NULL, fast_bytes INTEGER NOT NULL, f16_bytes INTEGER NOT NULL,
   end_live_bytes INTEGER NOT NULL, end_allocated_bytes INTEGER NOT NULL, end_fast_bytes INTEGER NOT NULL, end_f16_bytes INTEGER NOT NULL,
   rows_kept REAL NOT NULL, acted INTEGER NOT NULL, completion_tokens INTEGER NOT NULL, finish_reason TEXT NOT NULL,
+  token_gaps_ms TEXT NOT NULL,
   PRIMARY KEY(task, context, sample, spec)
 ) STRICT, WITHOUT ROWID;
+)sql";
+
+// Format 1 lacked what the report shows: the question asked, the facts' depths, the time between tokens.
+constexpr const char* kFormat1To2 = R"sql(
+ALTER TABLE samples ADD COLUMN question TEXT NOT NULL DEFAULT '';
+ALTER TABLE samples ADD COLUMN depths TEXT NOT NULL DEFAULT '';
+ALTER TABLE outcomes ADD COLUMN token_gaps_ms TEXT NOT NULL DEFAULT '';
 )sql";
 
 constexpr const char* kOutcomeColumns =
     "task, context, sample, spec, error, prediction, score, gold_log_likelihood, ttft_s, shared, prefill_s, compress_s, "
     "decode_tokens_per_s, live_bytes, allocated_bytes, fast_bytes, f16_bytes, end_live_bytes, end_allocated_bytes, end_fast_bytes, "
-    "end_f16_bytes, rows_kept, acted, completion_tokens, finish_reason, run";
+    "end_f16_bytes, rows_kept, acted, completion_tokens, finish_reason, run, token_gaps_ms";
 
 Result<std::int64_t> single_integer(Database& database, std::string_view sql) {
   KV_ASSIGN(Statement statement, database.prepare(sql));
@@ -54,17 +64,17 @@ Result<std::int64_t> single_integer(Database& database, std::string_view sql) {
 
 std::string store_path(const std::string& directory) { return directory + "/" + kStoreFile; }
 
-Status check_format(Database& database, const std::string& path) {
+Result<std::int64_t> format_of(Database& database, const std::string& path) {
   KV_ASSIGN(const std::int64_t application, single_integer(database, "PRAGMA application_id"));
   KV_ASSIGN(const std::int64_t version, single_integer(database, "PRAGMA user_version"));
   if (application != kApplicationId) {
     return bad_input(fmt::format("{} is a database of another program, not Kvartet results; choose another folder with -o.", path));
   }
-  if (version != kFormatVersion) {
-    return bad_input(fmt::format("{} has format {}, this Kvartet reads format {}; use the version that wrote it or another folder.", path,
-                                 version, kFormatVersion));
+  if (version < kOldestFormat || version > kFormatVersion) {
+    return bad_input(fmt::format("{} has format {}, this Kvartet reads formats {} to {}; use the version that wrote it or another folder.",
+                                 path, version, kOldestFormat, kFormatVersion));
   }
-  return {};
+  return version;
 }
 
 Status make_schema(Database& database, const std::string& path) {
@@ -75,7 +85,11 @@ Status make_schema(Database& database, const std::string& path) {
     KV_TRY(database.execute(fmt::format("PRAGMA application_id = {}; PRAGMA user_version = {};", kApplicationId, kFormatVersion)));
     return transaction.commit();
   }
-  return check_format(database, path);
+  KV_ASSIGN(const std::int64_t version, format_of(database, path));
+  if (version == kFormatVersion) return {};
+  KV_TRY(database.execute(kFormat1To2));
+  KV_TRY(database.execute(fmt::format("PRAGMA user_version = {};", kFormatVersion)));
+  return transaction.commit();
 }
 
 Outcome read_outcome(Statement& row) {
@@ -106,6 +120,7 @@ Outcome read_outcome(Statement& row) {
   o.completion_tokens = static_cast<int>(row.integer());
   o.finish_reason = row.text();
   o.run = row.integer();
+  o.token_gaps_json = row.text();
   return o;
 }
 
@@ -125,7 +140,7 @@ Result<Store> Store::open(FileSystem& files, const std::string& directory, const
   const std::string path = store_path(directory);
   KV_ASSIGN(Database database, Database::open(path, Access::kReadWrite));
   KV_TRY(make_schema(database, path));
-  Store store(std::move(database), directory);
+  Store store(std::move(database), directory, kFormatVersion);
   KV_TRY(store.check_identity(run.identity));
   KV_ASSIGN(store.run_id_, store.add_run(run));
   return store;
@@ -138,8 +153,8 @@ Result<Store> Store::open_for_reading(FileSystem& files, const std::string& dire
                                  kStoreFile, directory));
   }
   KV_ASSIGN(Database database, Database::open(path, Access::kReadOnly));
-  KV_TRY(check_format(database, path));
-  return Store(std::move(database), directory);
+  KV_ASSIGN(const std::int64_t format, format_of(database, path));
+  return Store(std::move(database), directory, format);
 }
 
 Status Store::check_identity(const RunIdentity& identity) {
@@ -207,9 +222,10 @@ Result<std::vector<std::string>> Store::missing(const SampleKey& key, const std:
 }
 
 Status Store::put_sample(const SampleRecord& s) {
-  KV_ASSIGN(Statement insert, database_.prepare("INSERT OR IGNORE INTO samples VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"));
+  KV_ASSIGN(Statement insert, database_.prepare("INSERT OR IGNORE INTO samples VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"));
   insert.bind(s.key.task).bind(s.key.context).bind(s.key.sample).bind(s.ordinal).bind(s.prompt_hash).bind(s.prompt_tokens);
   insert.bind(s.dropped_tokens).bind(s.gold_tokens).bind(s.length).bind(s.answers_json).bind(s.classes_json);
+  insert.bind(s.question).bind(s.depths_json);
   return insert.run();
 }
 
@@ -218,13 +234,13 @@ Status Store::put_outcome(const Outcome& o, std::int64_t run) {
   KV_TRY(cache.bind(o.spec).run());
   KV_ASSIGN(Statement insert,
             database_.prepare(fmt::format("INSERT OR REPLACE INTO outcomes({}) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, "
-                                          "?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                                          "?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                                           kOutcomeColumns)));
   insert.bind(o.key.task).bind(o.key.context).bind(o.key.sample).bind(o.spec).bind(o.error).bind(o.prediction);
   insert.bind(o.score).bind(o.gold_log_likelihood).bind(o.ttft_s).flag(o.shared).bind(o.prefill_s).bind(o.compress_s);
   insert.bind(o.decode_tokens_per_s).bind(o.live_bytes).bind(o.allocated_bytes).bind(o.fast_bytes).bind(o.f16_bytes);
   insert.bind(o.end_live_bytes).bind(o.end_allocated_bytes).bind(o.end_fast_bytes).bind(o.end_f16_bytes).bind(o.rows_kept);
-  insert.flag(o.acted).bind(o.completion_tokens).bind(o.finish_reason).bind(run);
+  insert.flag(o.acted).bind(o.completion_tokens).bind(o.finish_reason).bind(run).bind(o.token_gaps_json);
   return insert.run();
 }
 
@@ -287,9 +303,12 @@ Result<std::vector<RunRecord>> Store::load_runs() {
 }
 
 Result<std::vector<SampleRecord>> Store::load_samples() {
-  KV_ASSIGN(Statement row, database_.prepare("SELECT s.task, context, sample, s.ordinal, prompt_hash, prompt_tokens, dropped_tokens, "
-                                             "gold_tokens, length, answers, classes FROM samples s LEFT JOIN tasks t USING(task) "
-                                             "ORDER BY t.ordinal, context, s.ordinal"));
+  const char* added = format_ == 1 ? "'', ''" : "question, depths";
+  KV_ASSIGN(Statement row,
+            database_.prepare(fmt::format("SELECT s.task, context, sample, s.ordinal, prompt_hash, prompt_tokens, dropped_tokens, "
+                                          "gold_tokens, length, answers, classes, {} FROM samples s LEFT JOIN tasks t USING(task) "
+                                          "ORDER BY t.ordinal, context, s.ordinal",
+                                          added)));
   std::vector<SampleRecord> out;
   for (;;) {
     KV_ASSIGN(const bool more, row.step());
@@ -306,16 +325,20 @@ Result<std::vector<SampleRecord>> Store::load_samples() {
     s.length = static_cast<int>(row.integer());
     s.answers_json = row.text();
     s.classes_json = row.text();
+    s.question = row.text();
+    s.depths_json = row.text();
     out.push_back(std::move(s));
   }
 }
 
 Result<std::vector<Outcome>> Store::load_outcomes() {
+  std::string columns = prefixed_columns("o.");
+  if (format_ == 1) columns.replace(columns.rfind("o.token_gaps_ms"), std::string::npos, "''");
   KV_ASSIGN(Statement row,
             database_.prepare(fmt::format("SELECT {} FROM outcomes o JOIN samples s ON s.task = o.task AND s.context = o.context AND "
                                           "s.sample = o.sample LEFT JOIN tasks t ON t.task = o.task JOIN caches c ON c.spec = o.spec "
                                           "ORDER BY t.ordinal, o.context, s.ordinal, c.ordinal",
-                                          prefixed_columns("o."))));
+                                          columns)));
   std::vector<Outcome> out;
   for (;;) {
     KV_ASSIGN(const bool more, row.step());

@@ -22,7 +22,7 @@ class Store {
   // Opens or makes `directory` for this run. kUsage: it holds results of another run, and the sentence names what
   // differs; kIo: it cannot be written; kBadInput: its results file is something else or damaged.
   static Result<Store> open(FileSystem& files, const std::string& directory, const RunRecord& run);
-  // For reports: read-only. kBadInput: no results there.
+  // For reports: read-only, also stores of an older format. kBadInput: no results there, or of a newer format.
   static Result<Store> open_for_reading(FileSystem& files, const std::string& directory);
 
   Status add_task(const std::string& task, const std::string& metric);
@@ -41,7 +41,8 @@ class Store {
   Result<StoredResults> load();
 
  private:
-  Store(Database database, std::string directory) : database_(std::move(database)), directory_(std::move(directory)) {}
+  Store(Database database, std::string directory, std::int64_t format)
+      : database_(std::move(database)), directory_(std::move(directory)), format_(format) {}
   Status check_identity(const RunIdentity& identity);
   Result<std::int64_t> add_run(const RunRecord& run);
   Status put_sample(const SampleRecord& sample);
@@ -52,6 +53,7 @@ class Store {
 
   Database database_;
   std::string directory_;
+  std::int64_t format_;  // of the file; older ones are read as they are and renewed when written
   std::int64_t run_id_ = 0;
 };
 

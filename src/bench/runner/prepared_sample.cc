@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "core/utf8.h"
 #include "engine/prompt.h"
 #include "results/fingerprint.h"
 
@@ -46,6 +47,16 @@ Result<PromptParts> fitted_parts(const Vocabulary& vocabulary, PromptForm form, 
     max -= parts.tokens() - limit;
   }
   return exhausted(fmt::format("The sample {} does not fit: {} tokens remain for its prompt; give a larger --context.", sample.id, limit));
+}
+
+// What a reader of the results needs to understand an answer: the question, without white space around it, cut if long.
+std::string shown_question(std::string_view text) {
+  const std::size_t first = text.find_first_not_of(" \t\r\n");
+  if (first == std::string_view::npos) return {};
+  text = text.substr(first, text.find_last_not_of(" \t\r\n") + 1 - first);
+  if (text.size() <= kQuestionBytes) return replace_invalid_utf8(text);
+  text = text.substr(0, kQuestionBytes);
+  return replace_invalid_utf8(text.substr(0, complete_utf8_prefix(text))) + "…";
 }
 
 }  // namespace
@@ -94,6 +105,8 @@ Result<PreparedSample> prepare_sample(const Vocabulary& vocabulary, Sample sampl
   out.record.classes_json = sample.all_classes.empty()
                                 ? "null"
                                 : nlohmann::json(sample.all_classes).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  out.record.question = shown_question(sample.question);
+  if (!sample.depths.empty()) out.record.depths_json = nlohmann::json(sample.depths).dump();
   out.sample = std::move(sample);
   out.sample.before.clear();
   out.sample.document.clear();

@@ -115,6 +115,7 @@ class NeedleTask : public Task {
     sample.question = question_text(asked);
     sample.gold = gold_text(asked);
     for (const NeedleFact& fact : asked) sample.answers.push_back(fact.value);
+    sample.depths = depths;
     sample.max_new_tokens = kNewTokens + kNewTokensPerNeedle * needles_;
     KV_TRY(fill_document(haystack, request, start, facts, depths, sample));
     sample.length = static_cast<int>(std::count(sample.document.begin(), sample.document.end(), ' ')) + 1;

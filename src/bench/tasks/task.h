@@ -34,6 +34,8 @@ struct Sample {
   std::string gold;                      // text whose likelihood is measured, bare (see gold_continuation)
   int length = 0;                        // LongBench's `length` field: words, NOT tokens; generators: words of the document
 
+  std::vector<double> depths;            // where in the document its facts stand, 0 first .. 1 last; empty when unknown
+
   int max_new_tokens = 128;
   bool chat_template = true;     // false: the plain prompt, even for chat models
   bool stop_at_newline = false;  // after at least one token

@@ -1,0 +1,239 @@
+#include "report/findings.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+namespace kvartet {
+namespace {
+
+constexpr const char* kReferenceSpec = "full";
+constexpr double kSmaller = 1.05;  // a ratio from which a cache is called smaller than f16
+
+struct Pool {
+  std::vector<double> scores, score_differences;
+  std::vector<double> likelihoods, likelihood_differences;
+  int pairs = 0;
+};
+
+using Reference = std::map<SampleKey, const Outcome*>;
+
+Pool pool_of(const std::vector<const Outcome*>& outcomes, const Reference& full) {
+  Pool pool;
+  for (const Outcome* o : outcomes) {
+    const auto it = full.find(o->key);
+    const Outcome* reference = it == full.end() ? nullptr : it->second;
+    pool.pairs += reference != nullptr ? 1 : 0;
+    if (o->score) pool.scores.push_back(*o->score);
+    if (o->score && reference != nullptr && reference->score) pool.score_differences.push_back(*o->score - *reference->score);
+    if (o->gold_log_likelihood) pool.likelihoods.push_back(*o->gold_log_likelihood);
+    if (o->gold_log_likelihood && reference != nullptr && reference->gold_log_likelihood) {
+      pool.likelihood_differences.push_back(*o->gold_log_likelihood - *reference->gold_log_likelihood);
+    }
+  }
+  return pool;
+}
+
+bool good_enough(Verdict verdict) { return verdict == Verdict::kSame || verdict == Verdict::kBetter; }
+
+// How far beyond its margin a loss goes: makes points and nats comparable.
+double severity(const Measured& m) { return m.verdict == Verdict::kWorse && m.difference ? -*m.difference / m.margin : 0; }
+
+std::string loss_text(const Measured& score, const Measured& likelihood) {
+  if (severity(likelihood) >= severity(score)) return fmt::format("{} nats per token", signed_text(*likelihood.difference, 3));
+  return fmt::format("{} points", signed_text(*score.difference, 1));
+}
+
+Loss judge(CacheFinding& finding, std::span<const ReportRow* const> tables) {
+  if (finding.spec == kReferenceSpec) return Loss::kReference;
+  if (finding.pairs == 0) return finding.failed > 0 ? Loss::kFailed : Loss::kUndecided;
+  const ReportRow* worst = nullptr;
+  double most = 0;
+  for (const ReportRow* row : tables) {
+    const double here = std::max(severity(row->score), severity(row->likelihood));
+    if (here <= most) continue;
+    most = here;
+    worst = row;
+  }
+  if (worst != nullptr) {
+    finding.worst = fmt::format("{} on {} at {} tokens", loss_text(worst->score, worst->likelihood), worst->task, grouped(worst->context));
+    return Loss::kLoses;
+  }
+  if (std::max(severity(finding.score), severity(finding.likelihood)) > 0) {
+    finding.worst = loss_text(finding.score, finding.likelihood) + " over all samples";
+    return Loss::kLoses;
+  }
+  const bool no_score = finding.score.verdict == Verdict::kNone;
+  const bool no_likelihood = finding.likelihood.verdict == Verdict::kNone;
+  const bool score_good = good_enough(finding.score.verdict);
+  const bool likelihood_good = good_enough(finding.likelihood.verdict);
+  if (no_likelihood) return score_good ? Loss::kAsGood : Loss::kUndecided;
+  if (!likelihood_good) return Loss::kUndecided;
+  return score_good || no_score ? Loss::kAsGood : Loss::kNoMeasuredLoss;
+}
+
+void add_costs(CacheFinding& finding, std::span<const ReportRow* const> tables, const std::map<std::pair<std::string, int>, const ReportRow*>& full) {
+  std::vector<double> ratios, fast, extra, ttft, decode;
+  for (const ReportRow* row : tables) {
+    if (row->n == 0) continue;
+    finding.shared = finding.shared || row->shared;
+    ratios.push_back(row->compression_ratio);
+    fast.push_back(row->fast_ratio);
+    const auto it = full.find({row->task, row->context});
+    if (it == full.end() || it->second->n == 0 || it->second == row) continue;
+    extra.push_back(row->ttft_s - it->second->ttft_s);
+    if (it->second->ttft_s > 0) ttft.push_back(row->ttft_s / it->second->ttft_s);
+    if (row->decode_tokens_per_s && it->second->decode_tokens_per_s) decode.push_back(*row->decode_tokens_per_s / *it->second->decode_tokens_per_s);
+  }
+  if (!ratios.empty()) {
+    finding.ratio_low = *std::ranges::min_element(ratios);
+    finding.ratio_high = *std::ranges::max_element(ratios);
+    for (double r : ratios) finding.ratio += r / static_cast<double>(ratios.size());
+    for (double r : fast) finding.fast_ratio += r / static_cast<double>(fast.size());
+  }
+  if (!extra.empty()) finding.extra_ttft_s = median(extra);
+  if (!ttft.empty()) finding.ttft_factor = median(ttft);
+  if (!decode.empty()) finding.decode_factor = median(decode);
+}
+
+std::string ratio_text(const CacheFinding& c) { return range_text(c.ratio_low, c.ratio_high, 1); }
+
+std::string best_claim(const CacheFinding& c, const std::string& name) {
+  std::string out = c.loss == Loss::kAsGood ? fmt::format("{} loses nothing: it is shown to be as good as full", name)
+                                            : fmt::format("{} loses nothing measurable", name);
+  out += fmt::format(", and takes {} times less memory than an f16 cache.", ratio_text(c));
+  if (c.likelihood.difference) {
+    out += fmt::format(" Likelihood of the reference answers: {} nats per token", signed_text(*c.likelihood.difference, 3));
+    if (c.likelihood.low) out += fmt::format(" ({})", interval_text(*c.likelihood.low, *c.likelihood.high, 3));
+    out += ".";
+  }
+  if (c.score.difference) {
+    out += fmt::format(" Score: {} points", signed_text(*c.score.difference, 1));
+    if (c.score.low) out += fmt::format(" ({})", interval_text(*c.score.low, *c.score.high, 1));
+    if (c.score.verdict == Verdict::kNotMeasurable) out += fmt::format(", which {} samples cannot tell from nothing", c.pairs);
+    out += ".";
+  }
+  return out;
+}
+
+std::string cost_of(const CacheFinding& c) {
+  std::string out;
+  if (c.extra_ttft_s) {
+    out += fmt::format("{} s to the first token", signed_text(*c.extra_ttft_s, 2));
+    if (c.ttft_factor) out += fmt::format(" (×{:.2f})", *c.ttft_factor);
+  }
+  if (c.decode_factor) out += fmt::format("{}{:.2f} times full's rate while writing", out.empty() ? "" : ", ", *c.decode_factor);
+  if (out.empty()) return out;
+  out = "What it costs beside full: " + out + ".";
+  if (c.shared) out += " These times come from steps shared by all caches, so they hide differences in speed; 'kvartet speed' measures them.";
+  return out;
+}
+
+std::string other_text(const CacheFinding& c, const std::string& name) {
+  switch (c.loss) {
+    case Loss::kLoses: return fmt::format("{} ({} times less memory) loses: {}.", name, ratio_text(c), c.worst);
+    case Loss::kAsGood:
+    case Loss::kNoMeasuredLoss: return fmt::format("{} ({} times less memory): {}.", name, ratio_text(c), loss_name(c.loss));
+    case Loss::kUndecided: return fmt::format("{} ({} times less memory): undecided, {} samples are too few.", name, ratio_text(c), c.pairs);
+    case Loss::kFailed: return fmt::format("{}: failed on all of its {} samples.", name, c.failed);
+    case Loss::kReference: break;
+  }
+  return {};
+}
+
+}  // namespace
+
+const char* loss_name(Loss loss) {
+  switch (loss) {
+    case Loss::kReference: return "reference";
+    case Loss::kAsGood: return "as good as full";
+    case Loss::kNoMeasuredLoss: return "no measured loss";
+    case Loss::kLoses: return "loses";
+    case Loss::kUndecided: return "undecided";
+    case Loss::kFailed: return "failed";
+  }
+  return "";
+}
+
+std::vector<WorkloadFinding> find_answers(const StoredResults& results, std::span<const ReportRow> rows) {
+  std::map<std::string, std::string> metric_of;
+  for (const StoredTask& t : results.tasks) metric_of[t.task] = t.metric;
+  Reference full;
+  std::map<Workload, std::map<std::string, std::vector<const Outcome*>>> done;
+  for (const Outcome& o : results.outcomes) {
+    if (o.failed()) continue;
+    done[workload_of(metric_of[o.key.task])][o.spec].push_back(&o);
+    if (o.spec == kReferenceSpec) full[o.key] = &o;
+  }
+  std::map<std::pair<std::string, int>, const ReportRow*> full_rows;
+  std::map<Workload, std::vector<const ReportRow*>> tables;
+  for (const ReportRow& row : rows) {
+    if (row.spec == kReferenceSpec) full_rows[{row.task, row.context}] = &row;
+    tables[workload_of(row.metric)].push_back(&row);
+  }
+
+  std::vector<WorkloadFinding> out;
+  for (const auto& [workload, list] : tables) {
+    WorkloadFinding finding;
+    finding.workload = workload;
+    std::set<int> contexts;
+    for (const ReportRow* row : list) {
+      if (std::ranges::find(finding.tasks, row->task) == finding.tasks.end()) finding.tasks.push_back(row->task);
+      contexts.insert(row->context);
+      finding.has_reference = finding.has_reference || (row->spec == kReferenceSpec && row->n > 0);
+    }
+    finding.contexts.assign(contexts.begin(), contexts.end());
+    for (const SampleRecord& s : results.samples) finding.samples += workload_of(metric_of[s.key.task]) == workload ? 1 : 0;
+    for (const std::string& spec : specs_of(results)) {
+      std::vector<const ReportRow*> own;
+      std::ranges::copy_if(list, std::back_inserter(own), [&](const ReportRow* row) { return row->spec == spec; });
+      if (own.empty()) continue;
+      CacheFinding cache;
+      cache.spec = spec;
+      const Pool pool = pool_of(done[workload][spec], full);
+      const bool compared = spec != kReferenceSpec && finding.has_reference;
+      const ScoreKind kind = workload == Workload::kSummaries || workload == Workload::kCode ? ScoreKind::kMeasurement : ScoreKind::kCount;
+      cache.pairs = spec == kReferenceSpec ? 0 : pool.pairs;
+      cache.score = measured_from(pool.scores, pool.score_differences, compared, kind, 100, kScoreMargin);
+      cache.likelihood = measured_from(pool.likelihoods, pool.likelihood_differences, compared, ScoreKind::kMeasurement, 1, kLikelihoodMargin);
+      for (const ReportRow* row : own) cache.failed += row->failed;
+      add_costs(cache, own, full_rows);
+      cache.loss = judge(cache, own);
+      finding.caches.push_back(std::move(cache));
+    }
+    for (std::size_t i = 0; i < finding.caches.size(); ++i) {
+      const CacheFinding& c = finding.caches[i];
+      const bool harmless = c.loss == Loss::kAsGood || c.loss == Loss::kNoMeasuredLoss;
+      if (!harmless || c.ratio < kSmaller) continue;
+      if (!finding.best || c.ratio > finding.caches[*finding.best].ratio) finding.best = i;
+    }
+    out.push_back(std::move(finding));
+  }
+  return out;
+}
+
+Answer answer_of(const WorkloadFinding& finding, const std::map<std::string, std::string>& names) {
+  Answer answer;
+  if (!finding.has_reference) {
+    answer.claim = "The cache 'full' was not measured, so nothing can be said about loss; run the same command with --kv full.";
+  } else if (finding.best) {
+    const CacheFinding& best = finding.caches[*finding.best];
+    answer.claim = best_claim(best, names.at(best.spec));
+    answer.cost = cost_of(best);
+  } else {
+    answer.claim = "No cache smaller than f16 is shown to be harmless here.";
+  }
+  std::vector<const CacheFinding*> others;
+  for (std::size_t i = 0; i < finding.caches.size(); ++i) {
+    if (finding.best != i && finding.caches[i].loss != Loss::kReference) others.push_back(&finding.caches[i]);
+  }
+  std::ranges::stable_sort(others, std::greater<>(), [](const CacheFinding* c) { return c->ratio; });
+  if (finding.has_reference) {
+    for (const CacheFinding* c : others) answer.others.push_back(other_text(*c, names.at(c->spec)));
+  }
+  return answer;
+}
+
+}  // namespace kvartet

@@ -1,0 +1,62 @@
+// The short answer: for each kind of work, what each cache loses, saves and costs, and which one to take.
+//
+// Rules, printed on the page too (docs/howto/read-the-report.md). A cache *loses* when the verdict is 'worse', by score or by
+// likelihood, over all samples of the kind together or in any one table (task, context). It is *as good* when both are shown to be the
+// same within the margin over all samples, and has *no measured loss* when the likelihood is the same but there are too few
+// samples to say it of the score. Everything else is *undecided*. The answer is the cache with the largest compression
+// ratio among those that are as good or have no measured loss.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "report/names.h"
+#include "report/rows.h"
+
+namespace kvartet {
+
+enum class Loss : std::uint8_t { kReference, kAsGood, kNoMeasuredLoss, kLoses, kUndecided, kFailed };
+const char* loss_name(Loss loss);  // "reference", "as good as full", "no measured loss", "loses", "undecided", "failed"
+
+struct CacheFinding {
+  std::string spec;
+  Loss loss = Loss::kUndecided;
+  std::string worst;  // the largest loss in one table, in words; empty unless kLoses
+  int pairs = 0;
+  int failed = 0;
+  Measured score;  // over all samples of the kind
+  Measured likelihood;
+  double ratio_low = 0;  // compression ratio over the tables
+  double ratio_high = 0;
+  double ratio = 0;  // mean over the tables
+  double fast_ratio = 0;
+  std::optional<double> extra_ttft_s;  // median over the tables of the difference to full
+  std::optional<double> ttft_factor;   // and of the factor
+  std::optional<double> decode_factor;
+  bool shared = false;
+};
+
+struct WorkloadFinding {
+  Workload workload = Workload::kQuestions;
+  std::vector<std::string> tasks;
+  std::vector<int> contexts;
+  int samples = 0;
+  bool has_reference = false;
+  std::vector<CacheFinding> caches;  // `full` first, then in the order of the outcomes
+  std::optional<std::size_t> best;   // index in caches
+};
+
+std::vector<WorkloadFinding> find_answers(const StoredResults& results, std::span<const ReportRow> rows);
+
+// The answer in one to three sentences. `names` gives the short name of every spec.
+struct Answer {
+  std::string claim;                // which cache to take, and what it saves
+  std::string cost;                 // what it costs; may be empty
+  std::vector<std::string> others;  // one for each other cache that was measured
+};
+Answer answer_of(const WorkloadFinding& finding, const std::map<std::string, std::string>& names);
+
+}  // namespace kvartet
