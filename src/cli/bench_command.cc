@@ -1,4 +1,4 @@
-// kvartet bench: tasks x contexts x caches into a results folder; kvartet report: the table of such a folder.
+// kvartet bench: tasks x contexts x caches into a results folder.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -127,17 +127,6 @@ Status bench(BenchFlags& flags) {
   return {};
 }
 
-struct ReportFlags {
-  std::string directory;
-  bool json = false;
-};
-
-Status report(const ReportFlags& flags) {
-  KV_ASSIGN(Store store, Store::open_for_reading(FileSystem::real(), flags.directory));
-  KV_ASSIGN(StoredResults results, store.load());
-  return print_report(results, flags.json);
-}
-
 }  // namespace
 
 void add_bench(CLI::App& app, Action* action) {
@@ -164,14 +153,6 @@ void add_bench(CLI::App& app, Action* action) {
   command->add_option("-o,--out", flags->out, "results folder: results.sqlite and predictions/")->required();
   command->add_flag("--json", flags->json, "one JSON document on standard output");
   command->callback([flags, action] { *action = [flags] { return bench(*flags); }; });
-}
-
-void add_report(CLI::App& app, Action* action) {
-  auto flags = std::make_shared<ReportFlags>();
-  CLI::App* command = app.add_subcommand("report", "the table of a results folder");
-  command->add_option("DIR", flags->directory, "a results folder of kvartet bench")->required();
-  command->add_flag("--json", flags->json, "one JSON document on standard output");
-  command->callback([flags, action] { *action = [flags] { return report(*flags); }; });
 }
 
 }  // namespace kvartet

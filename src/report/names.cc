@@ -131,9 +131,13 @@ std::string interval_text(double low, double high, int decimals) {
 }
 
 std::string grouped(double x) {
-  std::string digits = fmt::format("{:.0f}", std::abs(x));
-  for (std::size_t at = digits.size(); at > 3;) digits.insert(at -= 3, ",");
-  return (x < 0 && digits != "0" ? "−" : "") + digits;
+  const std::string digits = fmt::format("{:.0f}", std::abs(x));
+  std::string out = x < 0 && digits != "0" ? "−" : "";
+  for (std::size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && (digits.size() - i) % 3 == 0) out += ',';
+    out += digits[i];
+  }
+  return out;
 }
 
 std::string bytes_text(double bytes) {

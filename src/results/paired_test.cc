@@ -73,5 +73,14 @@ TEST(Paired, BetterWhenTheIntervalIsAboveZero) {
   EXPECT_EQ(verdict_of(paired_interval(d, ScoreKind::kMeasurement), 0.05), Verdict::kBetter);
 }
 
+TEST(Quantile, LinearBetweenNeighbours) {
+  EXPECT_DOUBLE_EQ(median({3, 1, 2}), 2);
+  EXPECT_DOUBLE_EQ(median({4, 1, 2, 3}), 2.5);
+  EXPECT_DOUBLE_EQ(quantile({10, 20, 30, 40, 50}, 0.25), 20);
+  EXPECT_DOUBLE_EQ(quantile({0, 10}, 0.95), 9.5);
+  EXPECT_DOUBLE_EQ(quantile({7}, 1), 7);
+  EXPECT_DOUBLE_EQ(median({}), 0);
+}
+
 }  // namespace
 }  // namespace kvartet

@@ -40,6 +40,8 @@ class StoreTest : public ::testing::Test {
     s.gold_tokens = 20;
     s.answers_json = "[\"42\"]";
     s.classes_json = "null";
+    s.question = "Which number?";
+    s.depths_json = "[0.5]";
     return s;
   }
   static Outcome outcome(int i, const std::string& spec, double score = 1) {
@@ -56,6 +58,7 @@ class StoreTest : public ::testing::Test {
     o.acted = true;
     o.completion_tokens = 7;
     o.finish_reason = "stop";
+    o.token_gaps_json = "[10.25,11]";
     return o;
   }
   Result<Store> open(const RunRecord& r) { return Store::open(FileSystem::real(), folder(), r); }
@@ -91,8 +94,11 @@ TEST_F(StoreTest, KeepsEveryField) {
   EXPECT_EQ(r.tasks[0].metric, "contains");
   ASSERT_EQ(r.samples.size(), 1U);
   EXPECT_EQ(r.samples[0].answers_json, "[\"42\"]");
+  EXPECT_EQ(r.samples[0].question, "Which number?");
+  EXPECT_EQ(r.samples[0].depths_json, "[0.5]");
   ASSERT_EQ(r.outcomes.size(), 2U);
   const Outcome& full = r.outcomes[0];
+  EXPECT_EQ(full.token_gaps_json, "[10.25,11]");
   EXPECT_EQ(full.spec, "full");
   EXPECT_EQ(full.prediction, "forty \"two\"\n\xc3\xa9");
   EXPECT_EQ(full.gold_log_likelihood, -0.25);
@@ -161,6 +167,49 @@ TEST_F(StoreTest, OtherFilesUnderTheNameAreBadInput) {
   fclose(f);
   EXPECT_EQ(open(run()).status().code(), Code::kBadInput);
   EXPECT_EQ(Store::open_for_reading(FileSystem::real(), folder("none")).status().code(), Code::kBadInput);
+}
+
+// A store of format 1 is made from a new one by taking away what format 2 added.
+TEST_F(StoreTest, FormatOneIsReadAsItIsAndRenewedWhenWritten) {
+  {
+    Store store = open(run()).value();
+    const std::vector<Outcome> done = {outcome(0, "full")};
+    ASSERT_TRUE(store.finish_sample(sample(0), done).ok());
+  }
+  const std::string path = folder() + "/results.sqlite";
+  {
+    Database database = Database::open(path, Access::kReadWrite).value();
+    ASSERT_TRUE(database.execute("ALTER TABLE samples DROP COLUMN question; ALTER TABLE samples DROP COLUMN depths; "
+                                 "ALTER TABLE outcomes DROP COLUMN token_gaps_ms; PRAGMA user_version = 1;").ok());
+  }
+  for (int i = 0; i < 2; ++i) {
+    const StoredResults old = Store::open_for_reading(FileSystem::real(), folder()).value().load().value();
+    ASSERT_EQ(old.outcomes.size(), 1U);
+    EXPECT_EQ(old.outcomes[0].finish_reason, "stop");
+    EXPECT_EQ(old.outcomes[0].run, old.runs[0].id);
+    EXPECT_EQ(old.outcomes[0].token_gaps_json, "");
+    EXPECT_EQ(old.samples[0].question, "");
+  }
+  {
+    Store store = open(run()).value();
+    const std::vector<Outcome> done = {outcome(1, "full")};
+    ASSERT_TRUE(store.finish_sample(sample(1), done).ok());
+  }
+  const StoredResults renewed = Store::open_for_reading(FileSystem::real(), folder()).value().load().value();
+  ASSERT_EQ(renewed.outcomes.size(), 2U);
+  EXPECT_EQ(renewed.samples[0].depths_json, "");
+  EXPECT_EQ(renewed.samples[1].depths_json, "[0.5]");
+  EXPECT_EQ(renewed.outcomes[1].token_gaps_json, "[10.25,11]");
+}
+
+TEST_F(StoreTest, AFormatOfTheFutureIsRefused) {
+  ASSERT_TRUE(open(run()).ok());
+  ASSERT_TRUE(Database::open(folder() + "/results.sqlite", Access::kReadWrite).value().execute("PRAGMA user_version = 3").ok());
+  const Result<Store> r = Store::open_for_reading(FileSystem::real(), folder());
+  ASSERT_FALSE(r.ok());
+  EXPECT_EQ(r.status().code(), Code::kBadInput);
+  EXPECT_NE(r.status().message().find("format 3"), std::string::npos);
+  EXPECT_EQ(open(run()).status().code(), Code::kBadInput);
 }
 
 TEST_F(StoreTest, AKilledProcessKeepsItsFinishedSamples) {

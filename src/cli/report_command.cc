@@ -1,0 +1,91 @@
+// kvartet report: the table, the page or the JSON of one or more results folders.
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/command.h"
+#include "core/file_system.h"
+#include "report/page.h"
+#include "report/rows.h"
+#include "report/text_table.h"
+#include "results/merge.h"
+#include "results/store.h"
+
+namespace kvartet {
+namespace {
+
+struct ReportFlags {
+  std::vector<std::string> directories;
+  std::string page;
+  bool json = false;
+};
+
+Result<MergedResults> load_folders(FileSystem& files, const std::vector<std::string>& directories) {
+  std::vector<FolderResults> parts;
+  for (const std::string& directory : directories) {
+    KV_ASSIGN(Store store, Store::open_for_reading(files, directory));
+    KV_ASSIGN(StoredResults results, store.load());
+    parts.push_back({directory, std::move(results)});
+  }
+  return merge_results(std::move(parts));
+}
+
+// The page must not take the place of what it was made from, nor of a folder.
+Status check_page_path(const ReportFlags& flags) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  if (fs::is_directory(flags.page, ignored)) {
+    return usage_error(fmt::format("-o {} is a folder; name a file in it, for example {}/report.html.", flags.page, flags.page));
+  }
+  for (const std::string& directory : flags.directories) {
+    if (fs::equivalent(flags.page, directory + "/" + kStoreFile, ignored)) {
+      return usage_error(fmt::format("-o {} would overwrite the results themselves; name another file.", flags.page));
+    }
+  }
+  return {};
+}
+
+Status write_page(FileSystem& files, const ReportFlags& flags, const MergedResults& merged, std::span<const ReportRow> rows) {
+  PageRequest request;
+  request.folders = flags.directories;
+  if (merged.repeated > 0) {
+    request.notes.push_back(fmt::format("{} answers are in more than one of the folders; the first that did not fail was taken.", merged.repeated));
+  }
+  const std::string page = report_page(merged.results, rows, request);
+  KV_TRY(write_file_atomically(files, flags.page, page));
+  print_note(fmt::format("{}: {} kB, one file that needs no network; open it in a browser", flags.page, (page.size() + 999) / 1000));
+  return {};
+}
+
+Status report(const ReportFlags& flags) {
+  FileSystem& files = FileSystem::real();
+  if (!flags.page.empty()) KV_TRY(check_page_path(flags));
+  KV_ASSIGN(const MergedResults merged, load_folders(files, flags.directories));
+  if (merged.results.outcomes.empty()) {
+    return bad_input(fmt::format("{} holds no finished sample yet; go on with the 'kvartet bench' command that made it.", flags.directories.front()));
+  }
+  const std::vector<ReportRow> rows = report_rows(merged.results);
+  if (!flags.page.empty()) KV_TRY(write_page(files, flags, merged, rows));
+  if (flags.json) {
+    print(report_json(merged.results, rows).dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  } else if (flags.page.empty()) {
+    print(text_table(merged.results, rows));
+    print_note(fmt::format("for a page with pictures and samples: kvartet report {} -o report.html", flags.directories.front()));
+  }
+  return {};
+}
+
+}  // namespace
+
+void add_report(CLI::App& app, Action* action) {
+  auto flags = std::make_shared<ReportFlags>();
+  CLI::App* command = app.add_subcommand("report", "results as one offline HTML page (-o), a table, or JSON");
+  command->add_option("DIR", flags->directories, "results folders of kvartet bench; several are put together")->required();
+  command->add_option("-o,--out", flags->page, "write the page to this file, for example report.html");
+  command->add_flag("--json", flags->json, "one JSON document on standard output");
+  command->callback([flags, action] { *action = [flags] { return report(*flags); }; });
+}
+
+}  // namespace kvartet

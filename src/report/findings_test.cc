@@ -1,0 +1,175 @@
+#include "report/findings.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "report/breakdown.h"
+#include "report/frontier.h"
+#include "report/names.h"
+#include "report/report_fixture.h"
+
+namespace kvartet {
+namespace {
+
+constexpr const char* kFour = "kivi:bits=4,group=32,residual=128";
+constexpr const char* kTwo = "kivi:bits=2,group=32,residual=128";
+
+std::vector<std::size_t> indices(std::initializer_list<std::size_t> list) { return list; }
+
+TEST(Frontier, KeepsWhatNothingBeatsInBothMeasures) {
+  const std::vector<Tradeoff> points = {{1, 0}, {2, -1}, {3, -0.5}, {4, -3}, {4, -2}, {0.5, 0}};
+  EXPECT_EQ(frontier(points), indices({4, 2, 0}));
+  // Judge: the definition, pair by pair.
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    bool beaten = false;
+    for (const Tradeoff& other : points) {
+      const bool no_worse = other.cheap >= points[i].cheap && other.good >= points[i].good;
+      beaten = beaten || (no_worse && (other.cheap > points[i].cheap || other.good > points[i].good));
+    }
+    const auto line = frontier(points);
+    EXPECT_EQ(std::ranges::find(line, i) == line.end(), beaten) << i;
+  }
+}
+
+TEST(Frontier, OfEqualPointsTheFirst) {
+  const std::vector<Tradeoff> points = {{1, 1}, {1, 1}};
+  EXPECT_EQ(frontier(points), indices({0}));
+  EXPECT_TRUE(frontier({}).empty());
+}
+
+TEST(Names, KeepWhatTellsCachesApart) {
+  const auto names = short_names({"full", kFour, kTwo, "snapkv:budget=0.25,window=32,kernel=7,pool=max",
+                                  "streamingllm:sinks=4,window=512,rope=absolute", "streamingllm:sinks=4,window=256,rope=absolute",
+                                  "snapkv:budget=0.25,window=32,kernel=7,pool=max+kivi:bits=4,group=32,residual=128"});
+  EXPECT_EQ(names.at("full"), "full");
+  EXPECT_EQ(names.at(kFour), "kivi:bits=4");
+  EXPECT_EQ(names.at(kTwo), "kivi:bits=2");
+  EXPECT_EQ(names.at("snapkv:budget=0.25,window=32,kernel=7,pool=max"), "snapkv:budget=0.25");
+  EXPECT_EQ(names.at("streamingllm:sinks=4,window=256,rope=absolute"), "streamingllm:window=256");
+  EXPECT_EQ(names.at("snapkv:budget=0.25,window=32,kernel=7,pool=max+kivi:bits=4,group=32,residual=128"), "snapkv:budget=0.25+kivi:bits=4");
+}
+
+TEST(Names, StayDifferentWhenOneHasAKeyLess) {
+  const auto names = short_names({"a:x=1", "a:x=1,y=2"});
+  EXPECT_NE(names.at("a:x=1"), names.at("a:x=1,y=2"));
+}
+
+TEST(Names, Numbers) {
+  EXPECT_EQ(signed_text(-0.0004, 3), "0.000");
+  EXPECT_EQ(signed_text(-0.25, 2), "−0.25");
+  EXPECT_EQ(signed_text(1, 1), "+1.0");
+  EXPECT_EQ(grouped(1234567), "1,234,567");
+  EXPECT_EQ(grouped(-123), "−123");
+  EXPECT_EQ(grouped(1000), "1,000");
+  EXPECT_EQ(range_text(2.71, 2.74, 1), "2.7");
+  EXPECT_EQ(range_text(2.7, 2.9, 1), "2.7 to 2.9");
+  EXPECT_EQ(bytes_text(1536), "1.50 KiB");
+  EXPECT_EQ(bytes_text(36.0 * 1024 * 1024), "36.0 MiB");
+}
+
+WorkloadFinding only_finding(const StoredResults& results) {
+  const std::vector<WorkloadFinding> all = find_answers(results, report_rows(results));
+  EXPECT_EQ(all.size(), 1U);
+  return all.front();
+}
+
+TEST(Findings, TheSmallestCacheThatDoesNotLose) {
+  const StoredResults results = made_results(40);
+  const WorkloadFinding finding = only_finding(results);
+  EXPECT_EQ(finding.workload, Workload::kQuestions);
+  EXPECT_EQ(finding.samples, 80);
+  ASSERT_EQ(finding.caches.size(), 3U);
+  EXPECT_EQ(finding.caches[0].loss, Loss::kReference);
+  EXPECT_EQ(finding.caches[1].loss, Loss::kAsGood);
+  EXPECT_EQ(finding.caches[1].pairs, 80);
+  EXPECT_NEAR(*finding.caches[1].likelihood.difference, 0, 1e-12);
+  EXPECT_NEAR(*finding.caches[1].extra_ttft_s, 0.5, 1e-12);
+  EXPECT_NEAR(*finding.caches[1].decode_factor, 1.5, 1e-12);
+  EXPECT_EQ(finding.caches[2].loss, Loss::kLoses);
+  ASSERT_EQ(finding.best, 1U);
+
+  const Answer answer = answer_of(finding, short_names(specs_of(results)));
+  EXPECT_NE(answer.claim.find("kivi:bits=4 loses nothing: it is shown to be as good as full, and takes 4.0 times less memory"), std::string::npos)
+      << answer.claim;
+  ASSERT_EQ(answer.others.size(), 1U);
+  // 50 points lost are 10 margins, 0.4 nats only 8: the score is named.
+  EXPECT_NE(answer.others[0].find("kivi:bits=2 (8.0 times less memory) loses: −50.0 points on needle at 2,048 tokens"), std::string::npos)
+      << answer.others[0];
+}
+
+// With 6 samples a table (12 in all) equal scores show nothing, but the likelihood does.
+TEST(Findings, FewSamplesShowNoMeasuredLossOnly) {
+  const WorkloadFinding finding = only_finding(made_results(6));
+  EXPECT_EQ(finding.caches[1].loss, Loss::kNoMeasuredLoss);
+  EXPECT_EQ(finding.best, 1U);
+}
+
+TEST(Findings, OneBadTableIsALoss) {
+  StoredResults results = made_results(40);
+  for (Outcome& o : results.outcomes) {
+    if (o.spec == kFour && o.key.context == 4096) o.gold_log_likelihood = *o.gold_log_likelihood - 0.1;
+  }
+  const WorkloadFinding finding = only_finding(results);
+  EXPECT_EQ(finding.caches[1].loss, Loss::kLoses);
+  EXPECT_NE(finding.caches[1].worst.find("4,096"), std::string::npos);
+  EXPECT_FALSE(finding.best.has_value());
+}
+
+TEST(Findings, WithoutFullNothingIsClaimed) {
+  StoredResults results = made_results(10);
+  std::erase_if(results.outcomes, [](const Outcome& o) { return o.spec == "full"; });
+  const WorkloadFinding finding = only_finding(results);
+  EXPECT_FALSE(finding.has_reference);
+  EXPECT_FALSE(finding.best.has_value());
+  EXPECT_NE(answer_of(finding, short_names(specs_of(results))).claim.find("--kv full"), std::string::npos);
+}
+
+TEST(Findings, AFailedCacheIsNamed) {
+  StoredResults results = made_results(10);
+  for (Outcome& o : results.outcomes) {
+    if (o.spec == kTwo) o.error = "out of memory";
+  }
+  const WorkloadFinding finding = only_finding(results);
+  EXPECT_EQ(finding.caches[2].loss, Loss::kFailed);
+  const Answer answer = answer_of(finding, short_names(specs_of(results)));
+  ASSERT_EQ(answer.others.size(), 1U);
+  EXPECT_NE(answer.others[0].find("failed on all of its 20 samples"), std::string::npos);
+}
+
+TEST(Depth, SortsSamplesWithOneFactIntoFifths) {
+  StoredResults results = made_results(10);
+  results.samples[0].depths_json = "[0.1,0.9]";  // two facts: belongs nowhere
+  results.samples[1].depths_json = "[1]";
+  results.samples[2].depths_json = "not json";
+  const std::vector<DepthRow> rows = depth_rows(results);
+  ASSERT_EQ(rows.size(), 6U);
+  EXPECT_EQ(rows[0].context, 2048);
+  std::vector<int> counts;
+  for (const DepthBin& bin : rows[0].bins) counts.push_back(bin.n);
+  EXPECT_EQ(counts, (std::vector<int>{1, 1, 1, 2, 3}));
+  EXPECT_EQ(rows[2].spec, kTwo);
+  EXPECT_NEAR(*rows[5].bins[0].likelihood.difference, -0.4, 2e-3);
+}
+
+TEST(Depth, OldStoresHaveNone) {
+  StoredResults results = made_results(3);
+  for (SampleRecord& s : results.samples) s.depths_json.clear();
+  EXPECT_TRUE(depth_rows(results).empty());
+}
+
+TEST(Disagreements, WidestFirstAndOnlyWhereScoresDiffer) {
+  StoredResults results = made_results(4);
+  for (Outcome& o : results.outcomes) {
+    if (o.spec == kTwo && o.key.sample == "2" && o.key.context == 2048) o.score = 0.5;
+  }
+  const std::vector<Disagreement> list = disagreements(results, "needle", 2048);
+  ASSERT_EQ(list.size(), 2U);
+  EXPECT_EQ(list[0].sample->key.sample, "0");
+  EXPECT_DOUBLE_EQ(list[0].spread, 1);
+  EXPECT_EQ(list[1].sample->key.sample, "2");
+  EXPECT_EQ(list[0].outcomes.size(), 3U);
+}
+
+}  // namespace
+}  // namespace kvartet

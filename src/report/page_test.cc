@@ -1,0 +1,268 @@
+#include "report/page.h"
+
+#include <gtest/gtest.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <regex>
+#include <set>
+
+#include "report/chart.h"
+#include "report/html.h"
+#include "report/report_fixture.h"
+
+namespace kvartet {
+namespace {
+
+std::string page_of(const StoredResults& results, const PageRequest& request = {}) {
+  return report_page(results, report_rows(results), request);
+}
+
+struct Element {
+  std::string name;
+  std::map<std::string, std::string> attributes;
+  std::string text;  // of it and all within
+};
+
+// A strict reader for the HTML we write: everything closed in order, attributes quoted. Fails the test otherwise.
+std::vector<Element> parsed(const std::string& html) {
+  static const std::set<std::string> kVoid = {"meta", "input", "br", "!DOCTYPE"};
+  std::vector<Element> done;
+  std::vector<Element> open;
+  std::size_t at = 0;
+  while (at < html.size()) {
+    if (html[at] != '<') {
+      const std::size_t next = std::min(html.find('<', at), html.size());
+      for (Element& e : open) e.text += html.substr(at, next - at);
+      at = next;
+      continue;
+    }
+    const std::size_t end = html.find('>', at);
+    if (end == std::string::npos) {
+      ADD_FAILURE() << "a tag without an end: " << html.substr(at, 80);
+      return done;
+    }
+    std::string tag = html.substr(at + 1, end - at - 1);
+    at = end + 1;
+    if (tag[0] == '/') {
+      if (open.empty() || open.back().name != tag.substr(1)) {
+        ADD_FAILURE() << "</" << tag.substr(1) << "> closes " << (open.empty() ? "nothing" : open.back().name);
+        return done;
+      }
+      done.push_back(open.back());
+      open.pop_back();
+      continue;
+    }
+    Element element;
+    element.name = tag.substr(0, tag.find(' '));
+    static const std::regex kAttribute(R"re( ([A-Za-z:-]+)(?:="([^"]*)")?)re");
+    for (std::sregex_iterator it(tag.begin(), tag.end(), kAttribute), none; it != none; ++it) element.attributes[(*it)[1]] = (*it)[2];
+    if (kVoid.contains(element.name)) {
+      done.push_back(element);
+      continue;
+    }
+    if (element.name == "script" || element.name == "style") {  // raw text
+      const std::string close = "</" + element.name + ">";
+      const std::size_t stop = html.find(close, at);
+      element.text = html.substr(at, stop - at);
+      at = stop + close.size();
+      done.push_back(element);
+      continue;
+    }
+    open.push_back(element);
+  }
+  EXPECT_TRUE(open.empty());
+  return done;
+}
+
+std::vector<Element> named(const std::vector<Element>& all, const std::string& name) {
+  std::vector<Element> out;
+  std::ranges::copy_if(all, std::back_inserter(out), [&](const Element& e) { return e.name == name; });
+  return out;
+}
+
+TEST(Html, EscapesEverythingThatCouldBecomeMarkup) {
+  EXPECT_EQ(html_escaped("<b a=\"1\" c='2'>&</b>"), "&lt;b a=&quot;1&quot; c=&#39;2&#39;&gt;&amp;&lt;/b&gt;");
+  EXPECT_EQ(html_escaped(std::string("a\0b\x1b\xff", 5)), "a\xEF\xBF\xBD" "b\xEF\xBF\xBD\xEF\xBF\xBD");
+  Html out;
+  out.open("p", {{"title", "\"><script>"}}).text("x < y").close();
+  EXPECT_EQ(out.take(), "<p title=\"&quot;&gt;&lt;script&gt;\">x &lt; y</p>\n");
+}
+
+TEST(Page, IsBalancedAndOffline) {
+  const std::string html = page_of(made_results(10));
+  const std::vector<Element> all = parsed(html);
+  EXPECT_TRUE(html.starts_with("<!DOCTYPE html>"));
+  EXPECT_EQ(named(all, "html").at(0).attributes.at("lang"), "en");
+  for (const Element& e : all) {
+    for (const auto& [name, value] : e.attributes) {
+      EXPECT_NE(name, "src") << e.name;
+      if (name == "href") {
+        EXPECT_TRUE(value.starts_with("#")) << value;
+      }
+      EXPECT_EQ(value.find("http"), name == "content" ? value.find("http") : std::string::npos) << value;
+      EXPECT_FALSE(name.starts_with("on")) << name;
+    }
+  }
+  EXPECT_EQ(html.find("url("), std::string::npos);
+  EXPECT_EQ(html.find("@import"), std::string::npos);
+}
+
+TEST(Page, TablesHaveCaptionsAndHeadedRowsAndPicturesHaveNames) {
+  const std::vector<Element> all = parsed(page_of(made_results(10)));
+  const std::size_t tables = named(all, "table").size();
+  EXPECT_GE(tables, 8U);
+  EXPECT_EQ(named(all, "caption").size(), tables);
+  std::size_t row_headings = 0;
+  for (const Element& e : named(all, "th")) {
+    const std::string scope = e.attributes.contains("scope") ? e.attributes.at("scope") : "";
+    EXPECT_TRUE(scope == "row" || scope == "col") << e.text;
+    row_headings += scope == "row" ? 1 : 0;
+  }
+  EXPECT_GT(row_headings, 20U);
+  std::set<std::string> ids;
+  for (const Element& e : all) {
+    if (e.attributes.contains("id")) {
+      EXPECT_TRUE(ids.insert(e.attributes.at("id")).second) << e.attributes.at("id");
+    }
+  }
+  for (const Element& e : named(all, "svg")) {
+    if (e.attributes.contains("aria-hidden")) continue;
+    EXPECT_EQ(e.attributes.at("role"), "img");
+    EXPECT_TRUE(ids.contains(e.attributes.at("aria-labelledby")));
+    EXPECT_TRUE(ids.contains(e.attributes.at("aria-describedby")));
+  }
+  for (const Element& e : named(all, "a")) EXPECT_TRUE(ids.contains(e.attributes.at("href").substr(1))) << e.attributes.at("href");
+}
+
+TEST(Page, ShowsTheNumbersOfTheRows) {
+  const StoredResults results = made_results(10);
+  const std::vector<ReportRow> rows = report_rows(results);
+  const std::vector<Element> all = parsed(page_of(results));
+  const auto data = std::ranges::find_if(all, [](const Element& e) { return e.attributes.contains("id") && e.attributes.at("id") == "data"; });
+  ASSERT_NE(data, all.end());
+  EXPECT_EQ(nlohmann::json::parse(data->text), report_json(results, rows));
+
+  // The first table of the second section, row by row: score, its interval, nats, ratios.
+  std::vector<std::string> texts;
+  for (const Element& e : named(all, "tr")) texts.push_back(e.text);
+  const auto has_row = [&](const std::vector<std::string>& parts) {
+    return std::ranges::any_of(texts, [&](const std::string& text) {
+      std::size_t at = 0;
+      for (const std::string& part : parts) {
+        at = text.find(part + "\n", at);
+        if (at == std::string::npos) return false;
+        at += part.size();
+      }
+      return true;
+    });
+  };
+  for (const ReportRow& r : rows) {
+    const std::string interval = r.score.low ? fmt::format("{:+.1f} to {:+.1f}", *r.score.low, *r.score.high) : "–";
+    std::string with_minus;
+    for (const char c : interval) with_minus += c == '-' ? std::string("−") : std::string(1, c);
+    EXPECT_TRUE(has_row({fmt::format("{:.1f}", *r.score.mean), with_minus, fmt::format("−{:.3f}", -*r.likelihood.mean),
+                         fmt::format("{:.2f}", r.compression_ratio), fmt::format("{:.2f}", r.fast_ratio), fmt::format("{:.2f}", r.ttft_s),
+                         fmt::format("{:.1f}", *r.decode_tokens_per_s), fmt::format("{:.0f} %", 100 * r.acted)}))
+        << r.spec << " at " << r.context;
+  }
+}
+
+TEST(Page, HostileTextsStayTexts) {
+  const std::string evil = "\"'><script>alert(1)</script><img src=x onerror=alert(2)></title></style><!--";
+  StoredResults results = made_results(6);
+  for (Outcome& o : results.outcomes) {
+    o.prediction = evil + std::string("\0\xff\xfe", 3) + evil;
+    o.finish_reason = evil;
+    if (o.key.sample == "5" && o.spec != "full") o.error = evil;
+  }
+  results.samples[0].question = evil;
+  results.samples[0].answers_json = nlohmann::json(std::vector<std::string>{evil}).dump();
+  results.samples[0].prompt_hash = evil;
+  results.samples[0].depths_json = evil;
+  results.runs[0].identity.model_name = evil;
+  results.runs[0].identity.parameters = evil;
+  results.runs[0].machine.cpu = evil;
+  results.tasks.push_back({evil, evil});
+  results.samples.push_back(made_sample(evil, 1, 0));
+  results.outcomes.push_back(made_outcome(evil, 1, 0, evil, 1, -1));
+  results.outcomes.push_back(made_outcome(evil, 1, 0, "full", 0, -1));
+  const std::string html = page_of(results, {.folders = {evil}, .notes = {evil}});
+  const std::vector<Element> all = parsed(html);
+  EXPECT_EQ(named(all, "script").size(), 2U);  // the data and our own
+  EXPECT_TRUE(named(all, "img").empty());
+  EXPECT_EQ(named(all, "title").size(), 1U + static_cast<std::size_t>(std::ranges::count_if(named(all, "svg"), [](const Element& e) {
+              return e.attributes.contains("role");
+            })));
+  for (const Element& e : all) EXPECT_FALSE(e.attributes.contains("onerror"));
+  EXPECT_EQ(html.find("<!--"), std::string::npos);
+  EXPECT_NE(html.find("&lt;script&gt;alert(1)"), std::string::npos);
+  EXPECT_FALSE(nlohmann::json::parse(std::ranges::find_if(all, [](const Element& e) { return e.name == "script"; })->text, nullptr, false)
+                   .is_discarded());
+}
+
+TEST(Page, MarksTheReferenceAnswerInTheReplies) {
+  const std::string html = page_of(made_results(6));
+  EXPECT_NE(html.find("the answer is <mark>42</mark>"), std::string::npos);
+  EXPECT_NE(html.find("What is the number?"), std::string::npos);
+}
+
+// A store of format 1 has no depths and no gaps; one without scores or full has no comparisons. Each is a page all the same.
+TEST(Page, LeavesOutWhatIsNotThere) {
+  StoredResults old = made_results(6);
+  for (SampleRecord& s : old.samples) s.depths_json = s.question = "";
+  for (Outcome& o : old.outcomes) o.token_gaps_json.clear();
+  std::string html = page_of(old);
+  parsed(html);
+  EXPECT_EQ(html.find("id=\"depths\""), std::string::npos);
+  EXPECT_EQ(html.find("Time between two tokens"), std::string::npos);
+
+  StoredResults bare = made_results(6);
+  std::erase_if(bare.outcomes, [](const Outcome& o) { return o.spec == "full"; });
+  for (Outcome& o : bare.outcomes) o.score = std::nullopt;
+  parsed(page_of(bare));
+
+  StoredResults failed = made_results(6);
+  for (Outcome& o : failed.outcomes) o.error = "out of memory";
+  html = page_of(failed);
+  parsed(html);
+  EXPECT_NE(html.find("out of memory"), std::string::npos);
+}
+
+TEST(Chart, TicksAreRoundAndInside) {
+  EXPECT_EQ(axis_ticks(0, 10, 5), (std::vector<double>{0, 2, 4, 6, 8, 10}));
+  const std::vector<double> ticks = axis_ticks(-0.37, 0.06, 5);
+  ASSERT_EQ(ticks.size(), 4U);
+  EXPECT_NEAR(ticks.front(), -0.3, 1e-12);
+  EXPECT_TRUE(axis_ticks(1, 1, 5).empty());
+}
+
+// However many caches lie at one place, no label covers another.
+TEST(Chart, LabelsDoNotCoverEachOther) {
+  Chart chart;
+  chart.id = "c";
+  for (int i = 0; i < 8; ++i) chart.series.push_back({"s", fmt::format("cache-number-{}", i), i, false, {{1.0 + 0.001 * i, 0.5, {}, {}}}});
+  Html out;
+  write_scatter(out, chart);
+  const std::string svg = out.take();
+  static const std::regex kLabel(R"re(class="label" x="([0-9.]+)" y="([0-9.]+)" text-anchor="(start|end)")re");
+  std::vector<std::pair<double, double>> spans;  // left, y
+  for (std::sregex_iterator it(svg.begin(), svg.end(), kLabel), none; it != none; ++it) {
+    const double x = std::stod((*it)[1]);
+    spans.emplace_back((*it)[3] == "start" ? x : x - 90, std::stod((*it)[2]));
+  }
+  ASSERT_EQ(spans.size(), 8U);
+  for (std::size_t i = 0; i < spans.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      const bool apart = std::abs(spans[i].second - spans[j].second) > 12 || std::abs(spans[i].first - spans[j].first) > 88;
+      EXPECT_TRUE(apart) << i << " and " << j;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvartet

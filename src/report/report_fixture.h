@@ -1,0 +1,76 @@
+// Small stored results for the tests of the report.
+#pragma once
+
+#include <string>
+
+#include "results/records.h"
+
+namespace kvartet {
+
+inline Outcome made_outcome(const std::string& task, int context, int i, const std::string& spec, double score, double likelihood) {
+  Outcome o;
+  o.key = {task, context, std::to_string(i)};
+  o.spec = spec;
+  o.prediction = "the answer is 42";
+  o.score = score;
+  o.gold_log_likelihood = likelihood;
+  o.ttft_s = spec == "full" ? 2 : 2.5;
+  o.decode_tokens_per_s = spec == "full" ? 20 : 30;
+  o.f16_bytes = 4000;
+  o.allocated_bytes = spec == "full" ? 4000 : 1000;
+  o.fast_bytes = spec == "full" ? 4000 : 500;
+  o.live_bytes = o.allocated_bytes;
+  o.end_f16_bytes = 5000;
+  o.end_allocated_bytes = 2500;
+  o.end_fast_bytes = 2500;
+  o.rows_kept = 500;
+  o.acted = spec != "full";
+  o.completion_tokens = 4 + i;
+  o.finish_reason = i % 2 == 0 ? "stop" : "length";
+  o.token_gaps_json = "[10,20,30]";
+  o.run = 1;
+  return o;
+}
+
+inline SampleRecord made_sample(const std::string& task, int context, int i) {
+  SampleRecord s;
+  s.key = {task, context, std::to_string(i)};
+  s.ordinal = i;
+  s.prompt_hash = "aa" + std::to_string(i);
+  s.prompt_tokens = 2000;
+  s.answers_json = "[\"42\"]";
+  s.classes_json = "null";
+  s.question = "What is the number?";
+  s.depths_json = "[" + std::to_string((i % 5) * 0.2 + 0.1) + "]";
+  return s;
+}
+
+inline RunRecord made_run() {
+  RunRecord run;
+  run.identity = {.model_hash = "h", .model_name = "tiny", .model_shape = "2 layers", .seed = 1, .parameters = "question=seen", .version = "0.1.0"};
+  run.machine = {.cpu = "A processor", .cores = 2, .memory_bytes = 1 << 30, .compiler = "g++"};
+  run.threads = 2;
+  run.started = "2025-01-31T12:00:00Z";
+  run.id = 1;
+  return run;
+}
+
+// `n` samples of needle at 2,048 and 4,096 tokens through full, a lossless kivi:bits=4 and a kivi:bits=2 that loses.
+inline StoredResults made_results(int n) {
+  StoredResults r;
+  r.runs = {made_run()};
+  r.tasks = {{"needle", "contains"}};
+  for (const int context : {2048, 4096}) {
+    for (int i = 0; i < n; ++i) r.samples.push_back(made_sample("needle", context, i));
+    for (int i = 0; i < n; ++i) {
+      const double wobble = i % 2 == 0 ? 0.001 : -0.001;
+      r.outcomes.push_back(made_outcome("needle", context, i, "full", 1, -0.2));
+      r.outcomes.push_back(made_outcome("needle", context, i, "kivi:bits=4,group=32,residual=128", 1, -0.2 + wobble));
+      r.outcomes.push_back(made_outcome("needle", context, i, "kivi:bits=2,group=32,residual=128", i % 2, -0.6 + wobble));
+      r.outcomes.back().allocated_bytes = 500;
+    }
+  }
+  return r;
+}
+
+}  // namespace kvartet
