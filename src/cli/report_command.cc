@@ -51,11 +51,13 @@ Status write_page(FileSystem& files, const ReportFlags& flags, const MergedResul
   PageRequest request;
   request.folders = flags.directories;
   if (merged.repeated > 0) {
-    request.notes.push_back(fmt::format("{} answers are in more than one of the folders; the first that did not fail was taken.", merged.repeated));
+    request.notes.push_back(
+        fmt::format("{} answers are in more than one of the folders; the first that did not fail was taken.", merged.repeated));
   }
   const std::string page = report_page(merged.results, rows, request);
   KV_TRY(write_file_atomically(files, flags.page, page));
-  print_note(fmt::format("{}: {} kB, one file that needs no network; open it in a browser", flags.page, (page.size() + 999) / 1000));
+  print_note(
+      fmt::format("{}: {} kB, one file that needs no network; open it in a browser", flags.page, (page.size() + 999) / 1000));
   return {};
 }
 
@@ -64,7 +66,8 @@ Status report(const ReportFlags& flags) {
   if (!flags.page.empty()) KV_TRY(check_page_path(flags));
   KV_ASSIGN(const MergedResults merged, load_folders(files, flags.directories));
   if (merged.results.outcomes.empty()) {
-    return bad_input(fmt::format("{} holds no finished sample yet; go on with the 'kvartet bench' command that made it.", flags.directories.front()));
+    return bad_input(fmt::format("{} holds no finished sample yet; go on with the 'kvartet bench' command that made it.",
+                                 flags.directories.front()));
   }
   const std::vector<ReportRow> rows = report_rows(merged.results);
   if (!flags.page.empty()) KV_TRY(write_page(files, flags, merged, rows));

@@ -72,7 +72,8 @@ std::vector<DepthRow> depth_rows(const StoredResults& results, const std::string
       DepthBin bin;
       bin.n = static_cast<int>(std::max(pool.scores.size(), pool.likelihoods.size()));
       bin.score = measured_from(pool.scores, pool.score_differences, compared, kind, 100, kScoreMargin);
-      bin.likelihood = measured_from(pool.likelihoods, pool.likelihood_differences, compared, ScoreKind::kMeasurement, 1, kLikelihoodMargin);
+      bin.likelihood =
+          measured_from(pool.likelihoods, pool.likelihood_differences, compared, ScoreKind::kMeasurement, 1, kLikelihoodMargin);
       row.bins.push_back(bin);
     }
     out.push_back(std::move(row));

@@ -29,7 +29,9 @@ struct Box {
 // The plot: where a value lies, axes, and labels that do not cover each other.
 class Plot {
  public:
-  Plot(Html& out, const Chart& chart, double right_margin) : out_(out), chart_(chart), right_(kWidth - right_margin) { set_ranges(); }
+  Plot(Html& out, const Chart& chart, double right_margin) : out_(out), chart_(chart), right_(kWidth - right_margin) {
+    set_ranges();
+  }
 
   double x(double value) const { return kLeft + (value - x_low_) / (x_high_ - x_low_) * (right_ - kLeft); }
   double y(double value) const { return kHeight - kBottom - (value - y_low_) / (y_high_ - y_low_) * (kHeight - kBottom - kTop); }
@@ -95,7 +97,8 @@ std::string Plot::describe() const {
     out += fmt::format(" {}:", s.label);
     for (const ChartPoint& p : s.points) {
       const bool named = !chart_.x_names.empty();
-      const std::string at = named ? chart_.x_names[static_cast<std::size_t>(p.x)] : fmt::format("{:.{}f}", p.x, chart_.x_decimals);
+      const std::string at =
+          named ? chart_.x_names[static_cast<std::size_t>(p.x)] : fmt::format("{:.{}f}", p.x, chart_.x_decimals);
       out += fmt::format(" {} at {}{}", fmt::format("{:.{}f}", p.y, chart_.y_decimals), at, &p == &s.points.back() ? "." : ",");
     }
   }
@@ -126,11 +129,14 @@ void Plot::axes() {
   if (chart_.margin) {
     const double upper = y(*chart_.margin);
     const double lower = y(-*chart_.margin);
-    out_.element("rect", "", {{"class", "band"}, {"x", px(kLeft)}, {"y", px(upper)}, {"width", px(right_ - kLeft)}, {"height", px(lower - upper)}});
+    out_.element(
+        "rect", "",
+        {{"class", "band"}, {"x", px(kLeft)}, {"y", px(upper)}, {"width", px(right_ - kLeft)}, {"height", px(lower - upper)}});
   }
   for (double tick : axis_ticks(y_low_, y_high_, 5)) {
     line(kLeft, y(tick), right_, y(tick), std::abs(tick) < 1e-12 && chart_.margin ? "zero" : "grid");
-    const std::string value = chart_.margin ? signed_text(tick, chart_.y_decimals) : fmt::format("{:.{}f}", tick, chart_.y_decimals);
+    const std::string value =
+        chart_.margin ? signed_text(tick, chart_.y_decimals) : fmt::format("{:.{}f}", tick, chart_.y_decimals);
     text(kLeft - 6, y(tick) + 4, value, "tick", "end");
   }
   if (chart_.x_names.empty()) {
@@ -139,16 +145,18 @@ void Plot::axes() {
       text(x(tick), bottom + 17, fmt::format("{:.{}f}", tick, chart_.x_decimals), "tick", "middle");
     }
   } else {
-    for (std::size_t i = 0; i < chart_.x_names.size(); ++i) text(x(static_cast<double>(i)), bottom + 17, chart_.x_names[i], "tick", "middle");
+    for (std::size_t i = 0; i < chart_.x_names.size(); ++i)
+      text(x(static_cast<double>(i)), bottom + 17, chart_.x_names[i], "tick", "middle");
   }
   line(kLeft, bottom, right_, bottom, "axis");
   text(0.5 * (kLeft + right_), kHeight - 8, chart_.x_label, "name", "middle");
   const double middle = 0.5 * (kTop + bottom);
-  out_.element("text", chart_.y_label, {{"class", "name"},
-                                        {"x", "13"},
-                                        {"y", px(middle)},
-                                        {"text-anchor", "middle"},
-                                        {"transform", fmt::format("rotate(-90 13 {:.1f})", middle)}});
+  out_.element("text", chart_.y_label,
+               {{"class", "name"},
+                {"x", "13"},
+                {"y", px(middle)},
+                {"text-anchor", "middle"},
+                {"transform", fmt::format("rotate(-90 13 {:.1f})", middle)}});
 }
 
 void Plot::interval(const ChartPoint& p, double shift) {
@@ -163,12 +171,13 @@ void draw_mark(Html& out, double cx, double cy, int style, bool reference) {
   }
   switch (style % 4) {
     case 0: out.element("circle", "", {{"class", "mark"}, {"cx", px(cx)}, {"cy", px(cy)}, {"r", "4.5"}}); return;
-    case 1: out.element("rect", "", {{"class", "mark"}, {"x", px(cx - 4)}, {"y", px(cy - 4)}, {"width", "8"}, {"height", "8"}}); return;
-    case 2:
-      out.element("path", "", {{"class", "mark"}, {"d", fmt::format("M{:.1f} {:.1f}l5.2 9h-10.4z", cx, cy - 5.5)}});
+    case 1:
+      out.element("rect", "", {{"class", "mark"}, {"x", px(cx - 4)}, {"y", px(cy - 4)}, {"width", "8"}, {"height", "8"}});
       return;
+    case 2: out.element("path", "", {{"class", "mark"}, {"d", fmt::format("M{:.1f} {:.1f}l5.2 9h-10.4z", cx, cy - 5.5)}}); return;
     default:
-      out.element("path", "", {{"class", "mark"}, {"d", fmt::format("M{:.1f} {:.1f}l5.5 5.5l-5.5 5.5l-5.5 -5.5z", cx, cy - 5.5)}});
+      out.element("path", "",
+                  {{"class", "mark"}, {"d", fmt::format("M{:.1f} {:.1f}l5.5 5.5l-5.5 5.5l-5.5 -5.5z", cx, cy - 5.5)}});
   }
 }
 
@@ -244,7 +253,8 @@ void write_scatter(Html& out, const Chart& chart) {
   plot.open();
   plot.axes();
   std::string path;
-  for (const std::size_t i : frontier(points)) path += fmt::format("{:.1f},{:.1f} ", plot.x(points[i].cheap), plot.y(points[i].good));
+  for (const std::size_t i : frontier(points))
+    path += fmt::format("{:.1f},{:.1f} ", plot.x(points[i].cheap), plot.y(points[i].good));
   out.element("polyline", "", {{"class", "frontier"}, {"points", path}});
   for (const Tradeoff& p : points) {
     const double cx = plot.x(p.cheap);

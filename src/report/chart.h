@@ -33,7 +33,7 @@ struct Chart {
   std::string y_label;
   int x_decimals = 1;
   int y_decimals = 2;
-  std::optional<double> margin;      // differences within +-margin count as the same: drawn as a band
+  std::optional<double> margin;  // differences within +-margin count as the same: drawn as a band
   std::vector<ChartSeries> series;
   std::vector<std::string> x_names;  // names of x = 0, 1, ... in place of numbers
 };

@@ -58,7 +58,8 @@ Loss judge(CacheFinding& finding, std::span<const ReportRow* const> tables) {
     worst = row;
   }
   if (worst != nullptr) {
-    finding.worst = fmt::format("{} on {} at {} tokens", loss_text(worst->score, worst->likelihood), worst->task, grouped(worst->context));
+    finding.worst =
+        fmt::format("{} on {} at {} tokens", loss_text(worst->score, worst->likelihood), worst->task, grouped(worst->context));
     return Loss::kLoses;
   }
   if (std::max(severity(finding.score), severity(finding.likelihood)) > 0) {
@@ -74,7 +75,8 @@ Loss judge(CacheFinding& finding, std::span<const ReportRow* const> tables) {
   return score_good || no_score ? Loss::kAsGood : Loss::kNoMeasuredLoss;
 }
 
-void add_costs(CacheFinding& finding, std::span<const ReportRow* const> tables, const std::map<std::pair<std::string, int>, const ReportRow*>& full) {
+void add_costs(CacheFinding& finding, std::span<const ReportRow* const> tables,
+               const std::map<std::pair<std::string, int>, const ReportRow*>& full) {
   std::vector<double> ratios, fast, extra, ttft, decode;
   for (const ReportRow* row : tables) {
     if (row->n == 0) continue;
@@ -85,7 +87,8 @@ void add_costs(CacheFinding& finding, std::span<const ReportRow* const> tables, 
     if (it == full.end() || it->second->n == 0 || it->second == row) continue;
     extra.push_back(row->ttft_s - it->second->ttft_s);
     if (it->second->ttft_s > 0) ttft.push_back(row->ttft_s / it->second->ttft_s);
-    if (row->decode_tokens_per_s && it->second->decode_tokens_per_s) decode.push_back(*row->decode_tokens_per_s / *it->second->decode_tokens_per_s);
+    if (row->decode_tokens_per_s && it->second->decode_tokens_per_s)
+      decode.push_back(*row->decode_tokens_per_s / *it->second->decode_tokens_per_s);
   }
   if (!ratios.empty()) {
     finding.ratio_low = *std::ranges::min_element(ratios);
@@ -127,7 +130,8 @@ std::string cost_of(const CacheFinding& c) {
   if (c.decode_factor) out += fmt::format("{}{:.2f} times full's rate while writing", out.empty() ? "" : ", ", *c.decode_factor);
   if (out.empty()) return out;
   out = "What it costs beside full: " + out + ".";
-  if (c.shared) out += " These times come from steps shared by all caches, so they hide differences in speed; 'kvartet speed' measures them.";
+  if (c.shared)
+    out += " These times come from steps shared by all caches, so they hide differences in speed; 'kvartet speed' measures them.";
   return out;
 }
 
@@ -136,7 +140,8 @@ std::string other_text(const CacheFinding& c, const std::string& name) {
     case Loss::kLoses: return fmt::format("{} ({} times less memory) loses: {}.", name, ratio_text(c), c.worst);
     case Loss::kAsGood:
     case Loss::kNoMeasuredLoss: return fmt::format("{} ({} times less memory): {}.", name, ratio_text(c), loss_name(c.loss));
-    case Loss::kUndecided: return fmt::format("{} ({} times less memory): undecided, {} samples are too few.", name, ratio_text(c), c.pairs);
+    case Loss::kUndecided:
+      return fmt::format("{} ({} times less memory): undecided, {} samples are too few.", name, ratio_text(c), c.pairs);
     case Loss::kFailed: return fmt::format("{}: failed on all of its {} samples.", name, c.failed);
     case Loss::kReference: break;
   }
@@ -194,10 +199,12 @@ std::vector<WorkloadFinding> find_answers(const StoredResults& results, std::spa
       cache.spec = spec;
       const Pool pool = pool_of(done[workload][spec], full);
       const bool compared = spec != kReferenceSpec && finding.has_reference;
-      const ScoreKind kind = workload == Workload::kSummaries || workload == Workload::kCode ? ScoreKind::kMeasurement : ScoreKind::kCount;
+      const ScoreKind kind =
+          workload == Workload::kSummaries || workload == Workload::kCode ? ScoreKind::kMeasurement : ScoreKind::kCount;
       cache.pairs = spec == kReferenceSpec ? 0 : pool.pairs;
       cache.score = measured_from(pool.scores, pool.score_differences, compared, kind, 100, kScoreMargin);
-      cache.likelihood = measured_from(pool.likelihoods, pool.likelihood_differences, compared, ScoreKind::kMeasurement, 1, kLikelihoodMargin);
+      cache.likelihood =
+          measured_from(pool.likelihoods, pool.likelihood_differences, compared, ScoreKind::kMeasurement, 1, kLikelihoodMargin);
       for (const ReportRow* row : own) cache.failed += row->failed;
       add_costs(cache, own, full_rows);
       cache.loss = judge(cache, own);

@@ -1,10 +1,10 @@
 // The short answer: for each kind of work, what each cache loses, saves and costs, and which one to take.
 //
 // Rules, printed on the page too (docs/howto/read-the-report.md). A cache *loses* when the verdict is 'worse', by score or by
-// likelihood, over all samples of the kind together or in any one table (task, context). It is *as good* when both are shown to be the
-// same within the margin over all samples, and has *no measured loss* when the likelihood is the same but there are too few
-// samples to say it of the score. Everything else is *undecided*. The answer is the cache with the largest compression
-// ratio among those that are as good or have no measured loss.
+// likelihood, over all samples of the kind together or in any one table (task, context). It is *as good* when both are shown to
+// be the same within the margin over all samples, and has *no measured loss* when the likelihood is the same but there are too
+// few samples to say it of the score. Everything else is *undecided*. The answer is the cache with the largest compression ratio
+// among those that are as good or have no measured loss.
 #pragma once
 
 #include <map>

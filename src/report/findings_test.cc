@@ -39,15 +39,17 @@ TEST(Frontier, OfEqualPointsTheFirst) {
 }
 
 TEST(Names, KeepWhatTellsCachesApart) {
-  const auto names = short_names({"full", kFour, kTwo, "snapkv:budget=0.25,window=32,kernel=7,pool=max",
-                                  "streamingllm:sinks=4,window=512,rope=absolute", "streamingllm:sinks=4,window=256,rope=absolute",
-                                  "snapkv:budget=0.25,window=32,kernel=7,pool=max+kivi:bits=4,group=32,residual=128"});
+  const auto names =
+      short_names({"full", kFour, kTwo, "snapkv:budget=0.25,window=32,kernel=7,pool=max",
+                   "streamingllm:sinks=4,window=512,rope=absolute", "streamingllm:sinks=4,window=256,rope=absolute",
+                   "snapkv:budget=0.25,window=32,kernel=7,pool=max+kivi:bits=4,group=32,residual=128"});
   EXPECT_EQ(names.at("full"), "full");
   EXPECT_EQ(names.at(kFour), "kivi:bits=4");
   EXPECT_EQ(names.at(kTwo), "kivi:bits=2");
   EXPECT_EQ(names.at("snapkv:budget=0.25,window=32,kernel=7,pool=max"), "snapkv:budget=0.25");
   EXPECT_EQ(names.at("streamingllm:sinks=4,window=256,rope=absolute"), "streamingllm:window=256");
-  EXPECT_EQ(names.at("snapkv:budget=0.25,window=32,kernel=7,pool=max+kivi:bits=4,group=32,residual=128"), "snapkv:budget=0.25+kivi:bits=4");
+  EXPECT_EQ(names.at("snapkv:budget=0.25,window=32,kernel=7,pool=max+kivi:bits=4,group=32,residual=128"),
+            "snapkv:budget=0.25+kivi:bits=4");
 }
 
 TEST(Names, StayDifferentWhenOneHasAKeyLess) {
@@ -90,11 +92,13 @@ TEST(Findings, TheSmallestCacheThatDoesNotLose) {
   ASSERT_EQ(finding.best, 1U);
 
   const Answer answer = answer_of(finding, short_names(specs_of(results)));
-  EXPECT_NE(answer.claim.find("kivi:bits=4 loses nothing: it is shown to be as good as full, and takes 4.0 times less memory"), std::string::npos)
+  EXPECT_NE(answer.claim.find("kivi:bits=4 loses nothing: it is shown to be as good as full, and takes 4.0 times less memory"),
+            std::string::npos)
       << answer.claim;
   ASSERT_EQ(answer.others.size(), 1U);
   // 50 points lost are 10 margins, 0.4 nats only 8: the score is named.
-  EXPECT_NE(answer.others[0].find("kivi:bits=2 (8.0 times less memory) loses: −50.0 points on needle at 2,048 tokens"), std::string::npos)
+  EXPECT_NE(answer.others[0].find("kivi:bits=2 (8.0 times less memory) loses: −50.0 points on needle at 2,048 tokens"),
+            std::string::npos)
       << answer.others[0];
 }
 

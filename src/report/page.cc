@@ -51,9 +51,10 @@ void write_header(Html& out, const StoredResults& results, const std::string& ti
     std::set<std::string> machines;
     for (const RunRecord& r : results.runs) machines.insert(r.machine.cpu);
     std::string where = machines.size() == 1 ? run.machine.cpu : fmt::format("{} kinds of machine", machines.size());
-    out.element("p", fmt::format("{}. {} samples and {} answers, measured on {}, from {} on. Kvartet {}.", run.identity.model_shape,
-                                 grouped(static_cast<double>(results.samples.size())), grouped(static_cast<double>(results.outcomes.size())),
-                                 where, run.started.substr(0, 10), run.identity.version));
+    out.element("p", fmt::format("{}. {} samples and {} answers, measured on {}, from {} on. Kvartet {}.",
+                                 run.identity.model_shape, grouped(static_cast<double>(results.samples.size())),
+                                 grouped(static_cast<double>(results.outcomes.size())), where, run.started.substr(0, 10),
+                                 run.identity.version));
   }
   out.close();
 }
@@ -72,7 +73,8 @@ void write_contents(Html& out, const PageContext& page, bool depth) {
   out.close().close();
 }
 
-void filter_group(Html& out, const std::string& kind, const std::string& legend, const std::vector<std::pair<std::string, std::string>>& choices) {
+void filter_group(Html& out, const std::string& kind, const std::string& legend,
+                  const std::vector<std::pair<std::string, std::string>>& choices) {
   if (choices.size() < 2) return;
   out.open("fieldset").element("legend", legend);
   for (const auto& [value, label] : choices) {
@@ -154,7 +156,9 @@ std::string report_page(const StoredResults& results, std::span<const ReportRow>
   write_run_section(out, page, request.folders);
   write_guide(out);
   out.close();
-  out.open("script", {{"type", "application/json"}, {"id", "data"}}).constant(json_for_script(report_json(results, rows))).close();
+  out.open("script", {{"type", "application/json"}, {"id", "data"}})
+      .constant(json_for_script(report_json(results, rows)))
+      .close();
   out.open("script").constant(kPageScript).close();
   out.close().close();
   return out.take();

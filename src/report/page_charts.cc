@@ -66,7 +66,8 @@ void loss_cell(Html& out, const CacheFinding& c) {
 
 void write_finding_table(Html& out, const PageContext& page, const WorkloadFinding& finding) {
   open_table(out, fmt::format("All caches on {}, over all {} samples", workload_name(finding.workload), finding.samples),
-             {"cache", "answer", "times smaller", "nats to full", "95 %", "points to full", "95 %", "first token, × full", "tokens/s, × full", "pairs"});
+             {"cache", "answer", "times smaller", "nats to full", "95 %", "points to full", "95 %", "first token, × full",
+              "tokens/s, × full", "pairs"});
   for (const CacheFinding& c : finding.caches) {
     const char* mark = c.shared ? "*" : "";
     open_cache_row(out, page, c.spec);
@@ -85,8 +86,10 @@ void write_finding_table(Html& out, const PageContext& page, const WorkloadFindi
 }
 
 // The same picture over a whole kind of work; decode rate as a factor of full's, because tables differ in length.
-void write_finding_chart(Html& out, const PageContext& page, const WorkloadFinding& finding, const std::string& id, bool against_rate) {
-  const bool likelihood = std::ranges::any_of(finding.caches, [](const CacheFinding& c) { return c.likelihood.mean.has_value(); });
+void write_finding_chart(Html& out, const PageContext& page, const WorkloadFinding& finding, const std::string& id,
+                         bool against_rate) {
+  const bool likelihood =
+      std::ranges::any_of(finding.caches, [](const CacheFinding& c) { return c.likelihood.mean.has_value(); });
   Chart chart = quality_chart(likelihood, finding.has_reference);
   chart.id = id;
   chart.title = against_rate ? "Quality against decode rate" : "Quality against compression";
@@ -96,7 +99,7 @@ void write_finding_chart(Html& out, const PageContext& page, const WorkloadFindi
   for (const CacheFinding& c : finding.caches) {
     const bool reference = page.reference(c.spec);
     std::optional<ChartPoint> p = quality_point(likelihood ? c.likelihood : c.score, reference, finding.has_reference);
-    const std::optional<double> x = !against_rate ? (c.ratio > 0 ? std::optional(c.ratio) : std::nullopt)
+    const std::optional<double> x = !against_rate                        ? (c.ratio > 0 ? std::optional(c.ratio) : std::nullopt)
                                     : reference && finding.has_reference ? std::optional(1.0)
                                                                          : c.decode_factor;
     if (!p || !x) continue;
@@ -108,7 +111,8 @@ void write_finding_chart(Html& out, const PageContext& page, const WorkloadFindi
   }
   if (chart.series.size() < 2) return;
   chart.caption = "Up is better, right is cheaper; bars are 95 % intervals.";
-  if (against_rate && shared) chart.caption += " Decode steps were shared by all caches, so the rates hardly differ: not a measure of speed.";
+  if (against_rate && shared)
+    chart.caption += " Decode steps were shared by all caches, so the rates hardly differ: not a measure of speed.";
   write_scatter(out, chart);
 }
 
@@ -123,7 +127,8 @@ void write_tradeoff(Html& out, const PageContext& page, const PageTable& table, 
   bool shared = false;
   for (const ReportRow* row : table.rows) {
     if (row->n == 0) continue;
-    std::optional<ChartPoint> p = quality_point(wish.likelihood ? row->likelihood : row->score, page.reference(row->spec), compared);
+    std::optional<ChartPoint> p =
+        quality_point(wish.likelihood ? row->likelihood : row->score, page.reference(row->spec), compared);
     if (!p || (wish.against_rate && !row->decode_tokens_per_s)) continue;
     p->x = wish.against_rate ? *row->decode_tokens_per_s : row->compression_ratio;
     shared = shared || row->shared;
@@ -133,7 +138,9 @@ void write_tradeoff(Html& out, const PageContext& page, const PageTable& table, 
   }
   if (chart.series.size() < 2) return;
   chart.caption = "Up is better, right is cheaper.";
-  if (wish.against_rate) chart.caption = shared ? "Rates of decode steps shared by all caches: no measure of speed." : "Up is better, right is faster.";
+  if (wish.against_rate)
+    chart.caption =
+        shared ? "Rates of decode steps shared by all caches: no measure of speed." : "Up is better, right is faster.";
   write_scatter(out, chart);
 }
 
@@ -147,7 +154,9 @@ void write_answers(Html& out, const PageContext& page) {
     for (const int context : finding.contexts) lengths.push_back(grouped(context));
     out.open("article", {{"class", "answer"}});
     out.element("h3", sentence_start(workload_name(finding.workload)));
-    out.element("p", fmt::format("Measured by {} at {} tokens, {} samples.", joined(finding.tasks), joined(lengths), finding.samples), {{"class", "small"}});
+    out.element("p",
+                fmt::format("Measured by {} at {} tokens, {} samples.", joined(finding.tasks), joined(lengths), finding.samples),
+                {{"class", "small"}});
     out.element("p", answer.claim, {{"class", "claim"}});
     if (!answer.cost.empty()) out.element("p", answer.cost);
     if (!answer.others.empty()) {
@@ -217,8 +226,10 @@ void write_context_section(Html& out, const PageContext& page) {
 
 void write_depth_section(Html& out, const PageContext& page) {
   static const std::vector<std::string> kBinNames = {"first fifth", "second", "middle", "fourth", "last fifth"};
-  out.open("section", {{"aria-labelledby", "depths"}}).element("h2", "Loss by the fact's depth in the document", {{"id", "depths"}});
-  out.element("p", "Samples with one fact, by the fifth of the document in which it stands: nats to full, and in brackets the score.");
+  out.open("section", {{"aria-labelledby", "depths"}})
+      .element("h2", "Loss by the fact's depth in the document", {{"id", "depths"}});
+  out.element("p",
+              "Samples with one fact, by the fifth of the document in which it stands: nats to full, and in brackets the score.");
   const std::vector<DepthRow> rows = depth_rows(page.results);
   for (std::size_t begin = 0; begin < rows.size();) {
     std::size_t end = begin;
@@ -227,7 +238,8 @@ void write_depth_section(Html& out, const PageContext& page) {
     out.open("div", {{"data-task", first.task}, {"data-context", std::to_string(first.context)}});
     out.element("h3", fmt::format("{} at {} tokens", first.task, grouped(first.context)));
     std::vector<std::string> columns = {"cache"};
-    for (std::size_t b = 0; b < kBinNames.size(); ++b) columns.push_back(fmt::format("{} (n = {})", kBinNames[b], first.bins[b].n));
+    for (std::size_t b = 0; b < kBinNames.size(); ++b)
+      columns.push_back(fmt::format("{} (n = {})", kBinNames[b], first.bins[b].n));
     open_table(out, "Nats to full (score)", columns);
     Chart chart = quality_chart(true, true);
     chart.id = fmt::format("depth-{}", begin);
@@ -236,14 +248,17 @@ void write_depth_section(Html& out, const PageContext& page) {
     chart.x_label = "where the fact stands";
     chart.x_names = {"first", "second", "middle", "fourth", "last"};
     for (const std::string& spec : page.specs) {
-      const auto row = std::find_if(rows.begin() + static_cast<std::ptrdiff_t>(begin), rows.begin() + static_cast<std::ptrdiff_t>(end),
-                                    [&](const DepthRow& r) { return r.spec == spec; });
+      const auto row =
+          std::find_if(rows.begin() + static_cast<std::ptrdiff_t>(begin), rows.begin() + static_cast<std::ptrdiff_t>(end),
+                       [&](const DepthRow& r) { return r.spec == spec; });
       if (row == rows.begin() + static_cast<std::ptrdiff_t>(end)) continue;
       ChartSeries series = series_of(page, spec);
       open_cache_row(out, page, spec);
       for (std::size_t b = 0; b < row->bins.size(); ++b) {
         const DepthBin& bin = row->bins[b];
-        const std::string nats = bin.likelihood.difference ? signed_text(*bin.likelihood.difference, 3) : page.reference(spec) ? "reference" : "–";
+        const std::string nats = bin.likelihood.difference ? signed_text(*bin.likelihood.difference, 3)
+                                 : page.reference(spec)    ? "reference"
+                                                           : "–";
         cell(out, bin.n == 0 ? "–" : bin.score.mean ? fmt::format("{} ({:.0f})", nats, *bin.score.mean) : nats);
         if (bin.likelihood.difference) series.points.push_back({static_cast<double>(b), *bin.likelihood.difference, {}, {}});
       }

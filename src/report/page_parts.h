@@ -52,7 +52,7 @@ std::string number_or_dash(const std::optional<double>& x, int decimals);
 struct ScatterWish {
   std::string id;
   std::string title;
-  bool likelihood = true;    // else the score
+  bool likelihood = true;     // else the score
   bool against_rate = false;  // decode rate, else compression ratio
 };
 void write_tradeoff(Html& out, const PageContext& page, const PageTable& table, const ScatterWish& wish);

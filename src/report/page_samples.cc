@@ -24,7 +24,9 @@ std::vector<std::string> answers_of(const SampleRecord& sample) {
 
 std::string lower(std::string_view text) {
   std::string out(text);
-  std::ranges::transform(out, out.begin(), [](char c) { return static_cast<unsigned char>(c) < 128 ? std::tolower(static_cast<unsigned char>(c)) : c; });
+  std::ranges::transform(out, out.begin(), [](char c) {
+    return static_cast<unsigned char>(c) < 128 ? std::tolower(static_cast<unsigned char>(c)) : c;
+  });
   return out;
 }
 
@@ -78,7 +80,8 @@ void write_sample(Html& out, const PageContext& page, const Disagreement& d) {
   const std::vector<std::string> answers = answers_of(sample);
   out.open("article", {{"class", "sample"}});
   out.element("h4", fmt::format("Sample {}", sample.key.sample));
-  out.element("p", fmt::format("{} prompt tokens, prompt hash {}", grouped(sample.prompt_tokens), sample.prompt_hash), {{"class", "small"}});
+  out.element("p", fmt::format("{} prompt tokens, prompt hash {}", grouped(sample.prompt_tokens), sample.prompt_hash),
+              {{"class", "small"}});
   if (!sample.question.empty()) out.element("p", sample.question, {{"class", "words question"}, {"dir", "auto"}});
   out.open("div", {{"class", "side-by-side"}});
   out.open("div", {{"class", "reply gold"}}).element("h5", answers.size() == 1 ? "Reference answer" : "Reference answers");

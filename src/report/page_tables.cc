@@ -17,7 +17,8 @@ void write_main_table(Html& out, const PageContext& page, const PageTable& table
   const bool shared = std::ranges::any_of(table.rows, [](const ReportRow* r) { return r->shared; });
   std::vector<std::string> columns = {"cache"};
   if (scored) columns.insert(columns.end(), {"score", "to full, 95 %", "verdict"});
-  columns.insert(columns.end(), {"nats", "to full, 95 %", "verdict", "times smaller", "in memory", "first token, s", "tokens/s", "acted", "samples"});
+  columns.insert(columns.end(), {"nats", "to full, 95 %", "verdict", "times smaller", "in memory", "first token, s", "tokens/s",
+                                 "acted", "samples"});
   open_table(out, fmt::format("Quality, memory and time{}", shared ? "; * time shared by all caches" : ""), columns);
   for (const ReportRow* row : table.rows) {
     const ReportRow& r = *row;
@@ -43,8 +44,8 @@ void write_main_table(Html& out, const PageContext& page, const PageTable& table
 
 void write_action_table(Html& out, const PageContext& page, const PageTable& table) {
   open_table(out, "What each cache did, means over the samples",
-             {"cache", "prompt tokens", "rows kept", "of the prompt", "live after the prompt", "allocated", "in memory", "on slower tiers",
-              "allocated at the end", "sealing, s"});
+             {"cache", "prompt tokens", "rows kept", "of the prompt", "live after the prompt", "allocated", "in memory",
+              "on slower tiers", "allocated at the end", "sealing, s"});
   for (const ReportRow* row : table.rows) {
     const ReportRow& r = *row;
     if (r.n == 0) continue;
@@ -69,7 +70,12 @@ void write_spread(Html& out, const LengthSpread& spread, double longest) {
   out.open("svg", {{"class", "spread"}, {"viewBox", "0 0 120 16"}, {"aria-hidden", "true"}});
   out.element("line", "", {{"class", "interval"}, {"x1", x(spread.min)}, {"y1", "8"}, {"x2", x(spread.max)}, {"y2", "8"}});
   const double width = 116 * (longest > 0 ? (spread.q3 - spread.q1) / longest : 0);
-  out.element("rect", "", {{"class", "box"}, {"x", x(spread.q1)}, {"y", "3"}, {"width", fmt::format("{:.1f}", std::max(1.0, width))}, {"height", "10"}});
+  out.element("rect", "",
+              {{"class", "box"},
+               {"x", x(spread.q1)},
+               {"y", "3"},
+               {"width", fmt::format("{:.1f}", std::max(1.0, width))},
+               {"height", "10"}});
   out.element("line", "", {{"class", "middle"}, {"x1", x(spread.median)}, {"y1", "2"}, {"x2", x(spread.median)}, {"y2", "14"}});
   out.close();
 }
@@ -77,7 +83,8 @@ void write_spread(Html& out, const LengthSpread& spread, double longest) {
 void write_length_table(Html& out, const PageContext& page, const PageTable& table) {
   double longest = 0;
   for (const ReportRow* row : table.rows) longest = std::max(longest, row->lengths.max);
-  open_table(out, "How long the answers are, in tokens", {"cache", "shortest", "quarter", "half", "three quarters", "longest", "spread", "cut at the limit"});
+  open_table(out, "How long the answers are, in tokens",
+             {"cache", "shortest", "quarter", "half", "three quarters", "longest", "spread", "cut at the limit"});
   for (const ReportRow* row : table.rows) {
     if (row->n == 0) continue;
     const LengthSpread& l = row->lengths;
@@ -95,7 +102,8 @@ void write_length_table(Html& out, const PageContext& page, const PageTable& tab
 void write_gap_table(Html& out, const PageContext& page, const PageTable& table) {
   const bool any = std::ranges::any_of(table.rows, [](const ReportRow* r) { return r->gaps.has_value(); });
   if (!any) return;
-  open_table(out, "Time between two tokens, in milliseconds (95 % and 99 % of the gaps are shorter than …)", {"cache", "half", "95 %", "99 %", "longest"});
+  open_table(out, "Time between two tokens, in milliseconds (95 % and 99 % of the gaps are shorter than …)",
+             {"cache", "half", "95 %", "99 %", "longest"});
   for (const ReportRow* row : table.rows) {
     if (!row->gaps) continue;
     open_cache_row(out, page, row->spec);
@@ -147,19 +155,27 @@ void verdict_cell(Html& out, Verdict verdict) {
   }
 }
 
-std::string interval_or_dash(const Measured& m, int decimals) { return m.low && m.high ? interval_text(*m.low, *m.high, decimals) : "–"; }
+std::string interval_or_dash(const Measured& m, int decimals) {
+  return m.low && m.high ? interval_text(*m.low, *m.high, decimals) : "–";
+}
 
-std::string number_or_dash(const std::optional<double>& x, int decimals) { return x ? fmt::format("{:.{}f}", *x, decimals) : "–"; }
+std::string number_or_dash(const std::optional<double>& x, int decimals) {
+  return x ? fmt::format("{:.{}f}", *x, decimals) : "–";
+}
 
 void write_task_section(Html& out, const PageContext& page, const PageTable& table) {
-  out.open("section", {{"class", "task"}, {"aria-labelledby", table.id}, {"data-task", table.task}, {"data-context", std::to_string(table.context)}});
+  out.open("section", {{"class", "task"},
+                       {"aria-labelledby", table.id},
+                       {"data-task", table.task},
+                       {"data-context", std::to_string(table.context)}});
   out.element("h2", fmt::format("{} at {} tokens", table.task, grouped(table.context)), {{"id", table.id}});
   const ReportRow& first = *table.rows.front();
   int samples = 0;
   for (const ReportRow* row : table.rows) samples = std::max(samples, row->n + row->failed);
   std::string about = fmt::format("{} samples", samples);
   if (first.n > 0) about += fmt::format(", {} prompt tokens on average", grouped(first.prompt_tokens));
-  if (!first.metric.empty()) about += fmt::format("; kind of work: {}; score: {}", workload_name(workload_of(first.metric)), first.metric);
+  if (!first.metric.empty())
+    about += fmt::format("; kind of work: {}; score: {}", workload_name(workload_of(first.metric)), first.metric);
   out.element("p", about + ".");
   write_main_table(out, page, table);
   write_failures(out, page, table);
@@ -168,7 +184,8 @@ void write_task_section(Html& out, const PageContext& page, const PageTable& tab
   const bool scored = std::ranges::any_of(table.rows, [](const ReportRow* r) { return r->score.mean.has_value(); });
   for (const bool rate : {false, true}) {
     const std::string price = rate ? "decode rate" : "compression";
-    if (likelihood) write_tradeoff(out, page, table, {table.id + (rate ? "-nr" : "-nc"), "Likelihood against " + price, true, rate});
+    if (likelihood)
+      write_tradeoff(out, page, table, {table.id + (rate ? "-nr" : "-nc"), "Likelihood against " + price, true, rate});
     if (scored) write_tradeoff(out, page, table, {table.id + (rate ? "-sr" : "-sc"), "Score against " + price, false, rate});
   }
   out.close();
@@ -222,17 +239,30 @@ void write_guide(Html& out) {
   constexpr std::array<std::pair<const char*, const char*>, 9> kTerms = {{
       {"Fair comparison", "Every cache saw the same token ids in the same order; the prompt's hash is kept with every sample."},
       {"score", "The task's own measure on the text the model wrote freely, 0 to 100 points."},
-      {"nats", "Mean natural log of the probability of each token of the reference answer, after the same prompt; nearer to 0 is better. It needs no luck "
-               "with wording, so it tells caches apart with few samples."},
-      {"to full, 95 %", "The 95 % interval of the paired difference to the cache 'full' (every row in f16), over the samples both completed."},
-      {"verdict", "'same' when the whole interval lies within ±5 points or ±0.05 nats; otherwise 'better' or 'worse' when it excludes 0; otherwise there "
-                  "are too few samples to say."},
-      {"Short answer", "A cache loses when a verdict is 'worse' over all samples of that kind of work or in any one table. It is as good as full when score "
-                       "and likelihood are the same over all samples, and has no measured loss when the likelihood is the same but the samples are too few "
-                       "to say it of the score. The answer is the smallest cache that does not lose."},
-      {"times smaller", "f16 bytes of the same tokens divided by the bytes really allocated after the prompt; 'in memory' counts the fast tier alone."},
-      {"first token", "Prefill, the cache's own sealing and the first token. Times with * come from one prefill and one decode batch for all caches."},
-      {"Line in the charts", "The frontier: no other cache is better in both directions. The shaded band is what counts as the same as full."},
+      {"nats",
+       "Mean natural log of the probability of each token of the reference answer, after the same prompt; nearer to 0 is better. "
+       "It needs no luck "
+       "with wording, so it tells caches apart with few samples."},
+      {"to full, 95 %",
+       "The 95 % interval of the paired difference to the cache 'full' (every row in f16), over the samples both completed."},
+      {"verdict",
+       "'same' when the whole interval lies within ±5 points or ±0.05 nats; otherwise 'better' or 'worse' when it excludes 0; "
+       "otherwise there "
+       "are too few samples to say."},
+      {"Short answer",
+       "A cache loses when a verdict is 'worse' over all samples of that kind of work or in any one table. It is as good as full "
+       "when score "
+       "and likelihood are the same over all samples, and has no measured loss when the likelihood is the same but the samples "
+       "are too few "
+       "to say it of the score. The answer is the smallest cache that does not lose."},
+      {"times smaller",
+       "f16 bytes of the same tokens divided by the bytes really allocated after the prompt; 'in memory' counts the fast tier "
+       "alone."},
+      {"first token",
+       "Prefill, the cache's own sealing and the first token. Times with * come from one prefill and one decode batch for all "
+       "caches."},
+      {"Line in the charts",
+       "The frontier: no other cache is better in both directions. The shaded band is what counts as the same as full."},
   }};
   out.open("dl");
   for (const auto& [term, meaning] : kTerms) out.element("dt", term).element("dd", meaning);

@@ -60,7 +60,8 @@ std::vector<Element> parsed(const std::string& html) {
     Element element;
     element.name = tag.substr(0, tag.find(' '));
     static const std::regex kAttribute(R"re( ([A-Za-z:-]+)(?:="([^"]*)")?)re");
-    for (std::sregex_iterator it(tag.begin(), tag.end(), kAttribute), none; it != none; ++it) element.attributes[(*it)[1]] = (*it)[2];
+    for (std::sregex_iterator it(tag.begin(), tag.end(), kAttribute), none; it != none; ++it)
+      element.attributes[(*it)[1]] = (*it)[2];
     if (kVoid.contains(element.name)) {
       done.push_back(element);
       continue;
@@ -87,7 +88,9 @@ std::vector<Element> named(const std::vector<Element>& all, const std::string& n
 
 TEST(Html, EscapesEverythingThatCouldBecomeMarkup) {
   EXPECT_EQ(html_escaped("<b a=\"1\" c='2'>&</b>"), "&lt;b a=&quot;1&quot; c=&#39;2&#39;&gt;&amp;&lt;/b&gt;");
-  EXPECT_EQ(html_escaped(std::string("a\0b\x1b\xff", 5)), "a\xEF\xBF\xBD" "b\xEF\xBF\xBD\xEF\xBF\xBD");
+  EXPECT_EQ(html_escaped(std::string("a\0b\x1b\xff", 5)),
+            "a\xEF\xBF\xBD"
+            "b\xEF\xBF\xBD\xEF\xBF\xBD");
   Html out;
   out.open("p", {{"title", "\"><script>"}}).text("x < y").close();
   EXPECT_EQ(out.take(), "<p title=\"&quot;&gt;&lt;script&gt;\">x &lt; y</p>\n");
@@ -136,14 +139,16 @@ TEST(Page, TablesHaveCaptionsAndHeadedRowsAndPicturesHaveNames) {
     EXPECT_TRUE(ids.contains(e.attributes.at("aria-labelledby")));
     EXPECT_TRUE(ids.contains(e.attributes.at("aria-describedby")));
   }
-  for (const Element& e : named(all, "a")) EXPECT_TRUE(ids.contains(e.attributes.at("href").substr(1))) << e.attributes.at("href");
+  for (const Element& e : named(all, "a"))
+    EXPECT_TRUE(ids.contains(e.attributes.at("href").substr(1))) << e.attributes.at("href");
 }
 
 TEST(Page, ShowsTheNumbersOfTheRows) {
   const StoredResults results = made_results(10);
   const std::vector<ReportRow> rows = report_rows(results);
   const std::vector<Element> all = parsed(page_of(results));
-  const auto data = std::ranges::find_if(all, [](const Element& e) { return e.attributes.contains("id") && e.attributes.at("id") == "data"; });
+  const auto data =
+      std::ranges::find_if(all, [](const Element& e) { return e.attributes.contains("id") && e.attributes.at("id") == "data"; });
   ASSERT_NE(data, all.end());
   EXPECT_EQ(nlohmann::json::parse(data->text), report_json(results, rows));
 
@@ -165,9 +170,10 @@ TEST(Page, ShowsTheNumbersOfTheRows) {
     const std::string interval = r.score.low ? fmt::format("{:+.1f} to {:+.1f}", *r.score.low, *r.score.high) : "–";
     std::string with_minus;
     for (const char c : interval) with_minus += c == '-' ? std::string("−") : std::string(1, c);
-    EXPECT_TRUE(has_row({fmt::format("{:.1f}", *r.score.mean), with_minus, fmt::format("−{:.3f}", -*r.likelihood.mean),
-                         fmt::format("{:.2f}", r.compression_ratio), fmt::format("{:.2f}", r.fast_ratio), fmt::format("{:.2f}", r.ttft_s),
-                         fmt::format("{:.1f}", *r.decode_tokens_per_s), fmt::format("{:.0f} %", 100 * r.acted)}))
+    EXPECT_TRUE(
+        has_row({fmt::format("{:.1f}", *r.score.mean), with_minus, fmt::format("−{:.3f}", -*r.likelihood.mean),
+                 fmt::format("{:.2f}", r.compression_ratio), fmt::format("{:.2f}", r.fast_ratio), fmt::format("{:.2f}", r.ttft_s),
+                 fmt::format("{:.1f}", *r.decode_tokens_per_s), fmt::format("{:.0f} %", 100 * r.acted)}))
         << r.spec << " at " << r.context;
   }
 }
@@ -195,14 +201,15 @@ TEST(Page, HostileTextsStayTexts) {
   const std::vector<Element> all = parsed(html);
   EXPECT_EQ(named(all, "script").size(), 2U);  // the data and our own
   EXPECT_TRUE(named(all, "img").empty());
-  EXPECT_EQ(named(all, "title").size(), 1U + static_cast<std::size_t>(std::ranges::count_if(named(all, "svg"), [](const Element& e) {
-              return e.attributes.contains("role");
-            })));
+  EXPECT_EQ(named(all, "title").size(),
+            1U + static_cast<std::size_t>(
+                     std::ranges::count_if(named(all, "svg"), [](const Element& e) { return e.attributes.contains("role"); })));
   for (const Element& e : all) EXPECT_FALSE(e.attributes.contains("onerror"));
   EXPECT_EQ(html.find("<!--"), std::string::npos);
   EXPECT_NE(html.find("&lt;script&gt;alert(1)"), std::string::npos);
-  EXPECT_FALSE(nlohmann::json::parse(std::ranges::find_if(all, [](const Element& e) { return e.name == "script"; })->text, nullptr, false)
-                   .is_discarded());
+  EXPECT_FALSE(
+      nlohmann::json::parse(std::ranges::find_if(all, [](const Element& e) { return e.name == "script"; })->text, nullptr, false)
+          .is_discarded());
 }
 
 TEST(Page, MarksTheReferenceAnswerInTheReplies) {
@@ -245,7 +252,8 @@ TEST(Chart, TicksAreRoundAndInside) {
 TEST(Chart, LabelsDoNotCoverEachOther) {
   Chart chart;
   chart.id = "c";
-  for (int i = 0; i < 8; ++i) chart.series.push_back({"s", fmt::format("cache-number-{}", i), i, false, {{1.0 + 0.001 * i, 0.5, {}, {}}}});
+  for (int i = 0; i < 8; ++i)
+    chart.series.push_back({"s", fmt::format("cache-number-{}", i), i, false, {{1.0 + 0.001 * i, 0.5, {}, {}}}});
   Html out;
   write_scatter(out, chart);
   const std::string svg = out.take();

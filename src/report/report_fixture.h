@@ -7,7 +7,8 @@
 
 namespace kvartet {
 
-inline Outcome made_outcome(const std::string& task, int context, int i, const std::string& spec, double score, double likelihood) {
+inline Outcome made_outcome(const std::string& task, int context, int i, const std::string& spec, double score,
+                            double likelihood) {
   Outcome o;
   o.key = {task, context, std::to_string(i)};
   o.spec = spec;
@@ -47,7 +48,12 @@ inline SampleRecord made_sample(const std::string& task, int context, int i) {
 
 inline RunRecord made_run() {
   RunRecord run;
-  run.identity = {.model_hash = "h", .model_name = "tiny", .model_shape = "2 layers", .seed = 1, .parameters = "question=seen", .version = "0.1.0"};
+  run.identity = {.model_hash = "h",
+                  .model_name = "tiny",
+                  .model_shape = "2 layers",
+                  .seed = 1,
+                  .parameters = "question=seen",
+                  .version = "0.1.0"};
   run.machine = {.cpu = "A processor", .cores = 2, .memory_bytes = 1 << 30, .compiler = "g++"};
   run.threads = 2;
   run.started = "2025-01-31T12:00:00Z";

@@ -39,9 +39,10 @@ Status Merger::check_identity(const std::string& folder, const RunIdentity& thei
   if (merged_.results.runs.empty()) return {};
   const RunIdentity& ours = merged_.results.runs.front().identity;
   const auto differ = [&](const char* what, const std::string& a, const std::string& b) {
-    return usage_error(fmt::format("The folders {} and {} cannot stand in one report: the {} of the first is {}, of the second {}; "
-                                   "report them apart.",
-                                   first_folder_, folder, what, a, b));
+    return usage_error(
+        fmt::format("The folders {} and {} cannot stand in one report: the {} of the first is {}, of the second {}; "
+                    "report them apart.",
+                    first_folder_, folder, what, a, b));
   };
   const auto model = [](const RunIdentity& id) { return fmt::format("{} (hash {})", id.model_name, id.model_hash); };
   if (ours.model_hash != theirs.model_hash) return differ("model", model(ours), model(theirs));
@@ -59,9 +60,10 @@ Status Merger::add_task(const std::string& folder, const StoredTask& task) {
   }
   const std::string& metric = merged_.results.tasks[it->second.first].metric;
   if (metric == task.metric) return {};
-  return usage_error(fmt::format("The folders {} and {} cannot stand in one report: {} is scored by {} in the first and by {} in the "
-                                 "second; report them apart.",
-                                 it->second.second, folder, task.task, metric, task.metric));
+  return usage_error(
+      fmt::format("The folders {} and {} cannot stand in one report: {} is scored by {} in the first and by {} in the "
+                  "second; report them apart.",
+                  it->second.second, folder, task.task, metric, task.metric));
 }
 
 Status Merger::add_sample(const std::string& folder, SampleRecord sample) {
@@ -72,10 +74,11 @@ Status Merger::add_sample(const std::string& folder, SampleRecord sample) {
   }
   SampleRecord& known = merged_.results.samples[it->second.first];
   if (known.prompt_hash != sample.prompt_hash) {
-    return usage_error(fmt::format("The folders {} and {} cannot stand in one report: the prompt of sample {} of {} at {} tokens has the hash "
-                                   "{} in the first and {} in the second; report them apart.",
-                                   it->second.second, folder, sample.key.sample, sample.key.task, sample.key.context, known.prompt_hash,
-                                   sample.prompt_hash));
+    return usage_error(
+        fmt::format("The folders {} and {} cannot stand in one report: the prompt of sample {} of {} at {} tokens has the hash "
+                    "{} in the first and {} in the second; report them apart.",
+                    it->second.second, folder, sample.key.sample, sample.key.task, sample.key.context, known.prompt_hash,
+                    sample.prompt_hash));
   }
   // A folder of format 1 knows less about the same sample.
   if (known.question.empty()) known.question = std::move(sample.question);
@@ -84,7 +87,8 @@ Status Merger::add_sample(const std::string& folder, SampleRecord sample) {
 }
 
 std::int64_t Merger::number_of(const RunRecord& run) {
-  const auto [it, fresh] = runs_.try_emplace({run.machine.cpu, run.started, run.process}, static_cast<std::int64_t>(runs_.size()) + 1);
+  const auto [it, fresh] =
+      runs_.try_emplace({run.machine.cpu, run.started, run.process}, static_cast<std::int64_t>(runs_.size()) + 1);
   if (fresh) {
     merged_.results.runs.push_back(run);
     merged_.results.runs.back().id = it->second;

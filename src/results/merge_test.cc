@@ -8,7 +8,12 @@ namespace {
 StoredResults part(std::initializer_list<int> samples, const std::string& spec, std::int64_t process = 1) {
   StoredResults r;
   RunRecord run;
-  run.identity = {.model_hash = "00ff", .model_name = "tiny", .model_shape = "s", .seed = 1, .parameters = "question=seen", .version = "0.1.0"};
+  run.identity = {.model_hash = "00ff",
+                  .model_name = "tiny",
+                  .model_shape = "s",
+                  .seed = 1,
+                  .parameters = "question=seen",
+                  .version = "0.1.0"};
   run.machine.cpu = "cpu";
   run.started = "2025-01-01T00:00:00Z";
   run.process = process;

@@ -11,7 +11,8 @@ namespace {
 class Report : public testing::Test {
  protected:
   // A folder as `kvartet bench` leaves it, with the outcomes of some caches.
-  std::string folder(const std::string& name, const std::vector<std::string>& specs, const RunRecord& run = made_run(), int samples = 12) const {
+  std::string folder(const std::string& name, const std::vector<std::string>& specs, const RunRecord& run = made_run(),
+                     int samples = 12) const {
     const StoredResults results = made_results(samples);
     Result<Store> store = Store::open(FileSystem::real(), folder_.path(name), run);
     EXPECT_TRUE(store.ok()) << store.status().message();
@@ -141,16 +142,19 @@ std::string browser() {
 
 // What a page's scripts leave of it. Frames of files may look into each other, so a page of ours can try the report out.
 std::string dom_of(const ScratchFolder& scratch, const std::string& program, const std::string& file) {
-  const std::string command = "timeout 60 '" + program + "' --headless --no-sandbox --disable-gpu --disable-dev-shm-usage --allow-file-access-from-files" +
-                              " --user-data-dir='" + scratch.path("profile") + "' --virtual-time-budget=4000 --dump-dom 'file://" + file + "' > '" +
-                              scratch.path("dom") + "' 2> '" + scratch.path("dom-errors") + "'";
+  const std::string command = "timeout 60 '" + program +
+                              "' --headless --no-sandbox --disable-gpu --disable-dev-shm-usage --allow-file-access-from-files" +
+                              " --user-data-dir='" + scratch.path("profile") +
+                              "' --virtual-time-budget=4000 --dump-dom 'file://" + file + "' > '" + scratch.path("dom") +
+                              "' 2> '" + scratch.path("dom-errors") + "'";
   EXPECT_EQ(std::system(command.c_str()), 0) << read_text(scratch.path("dom-errors"));
   return read_text(scratch.path("dom"));
 }
 
 TEST_F(Report, WorksInABrowserAndOnAPhone) {
   const std::string program = browser();
-  if (program.empty()) GTEST_SKIP() << "no Chromium in PATH (Debian package: chromium), so the page was not looked at in a browser";
+  if (program.empty())
+    GTEST_SKIP() << "no Chromium in PATH (Debian package: chromium), so the page was not looked at in a browser";
   ASSERT_TRUE(is_ok(run({"report", folder("out", kAll), "-o", page()})));
   const std::string trial = folder_.file("trial.html", R"html(<!DOCTYPE html><html><body>
 <iframe id="f" src="report.html" style="width:390px;height:800px;border:0"></iframe><pre id="found"></pre>
