@@ -16,7 +16,7 @@ constexpr double kHeight = 280;
 constexpr double kLeft = 58;
 constexpr double kTop = 14;
 constexpr double kBottom = 46;
-constexpr double kLetter = 6.4;  // mean width of a letter of a label
+constexpr double kLetter = 7.9;  // mean width of a letter of a label in a wide bold font
 constexpr double kLine = 13;     // its height
 
 std::string px(double x) { return fmt::format("{:.1f}", x); }
@@ -256,10 +256,11 @@ void write_scatter(Html& out, const Chart& chart) {
   for (const std::size_t i : frontier(points))
     path += fmt::format("{:.1f},{:.1f} ", plot.x(points[i].cheap), plot.y(points[i].good));
   out.element("polyline", "", {{"class", "frontier"}, {"points", path}});
-  for (const Tradeoff& p : points) {
-    const double cx = plot.x(p.cheap);
-    const double cy = plot.y(p.good);
-    plot.occupy({cx - 7, cy - 7, cx + 7, cy + 7});
+  for (const ChartSeries& s : chart.series) {
+    const ChartPoint& p = s.points.front();
+    const double cx = plot.x(p.x);
+    plot.occupy({cx - 7, plot.y(p.y) - 7, cx + 7, plot.y(p.y) + 7});
+    if (p.low && p.high) plot.occupy({cx - 1, plot.y(*p.high), cx + 1, plot.y(*p.low)});
   }
   for (const ChartSeries& s : chart.series) {
     const double cx = plot.x(s.points.front().x);
@@ -279,7 +280,7 @@ void write_lines(Html& out, const Chart& chart) {
   out.open("figure", {{"class", "chart"}});
   std::size_t longest = 0;
   for (const ChartSeries& s : chart.series) longest = std::max(longest, s.label.size());
-  const double label_room = std::min(170.0, kLetter * static_cast<double>(longest) + 22);
+  const double label_room = std::min(200.0, kLetter * static_cast<double>(longest) + 22);
   Plot plot(out, chart, label_room);
   plot.open();
   plot.axes();

@@ -104,16 +104,20 @@ void add_costs(CacheFinding& finding, std::span<const ReportRow* const> tables,
 std::string ratio_text(const CacheFinding& c) { return range_text(c.ratio_low, c.ratio_high, 1); }
 
 std::string best_claim(const CacheFinding& c, const std::string& name) {
-  std::string out = c.loss == Loss::kAsGood ? fmt::format("{} loses nothing: it is shown to be as good as full", name)
-                                            : fmt::format("{} loses nothing measurable", name);
-  out += fmt::format(", and takes {} times less memory than an f16 cache.", ratio_text(c));
+  const std::string loss =
+      c.loss == Loss::kAsGood ? "loses nothing: it is shown to be as good as full" : "loses nothing measurable";
+  return fmt::format("{} {}, and takes {} times less memory than an f16 cache.", name, loss, ratio_text(c));
+}
+
+std::string evidence_of(const CacheFinding& c) {
+  std::string out;
   if (c.likelihood.difference) {
-    out += fmt::format(" Likelihood of the reference answers: {} nats per token", signed_text(*c.likelihood.difference, 3));
+    out += fmt::format("Likelihood of the reference answers: {} nats per token", signed_text(*c.likelihood.difference, 3));
     if (c.likelihood.low) out += fmt::format(" ({})", interval_text(*c.likelihood.low, *c.likelihood.high, 3));
-    out += ".";
+    out += ". ";
   }
   if (c.score.difference) {
-    out += fmt::format(" Score: {} points", signed_text(*c.score.difference, 1));
+    out += fmt::format("Score: {} points", signed_text(*c.score.difference, 1));
     if (c.score.low) out += fmt::format(" ({})", interval_text(*c.score.low, *c.score.high, 1));
     if (c.score.verdict == Verdict::kNotMeasurable) out += fmt::format(", which {} samples cannot tell from nothing", c.pairs);
     out += ".";
@@ -228,6 +232,7 @@ Answer answer_of(const WorkloadFinding& finding, const std::map<std::string, std
   } else if (finding.best) {
     const CacheFinding& best = finding.caches[*finding.best];
     answer.claim = best_claim(best, names.at(best.spec));
+    answer.evidence = evidence_of(best);
     answer.cost = cost_of(best);
   } else {
     answer.claim = "No cache smaller than f16 is shown to be harmless here.";

@@ -54,6 +54,7 @@ std::vector<WorkloadFinding> find_answers(const StoredResults& results, std::spa
 // The answer in one to three sentences. `names` gives the short name of every spec.
 struct Answer {
   std::string claim;                // which cache to take, and what it saves
+  std::string evidence;             // the differences it rests on; may be empty
   std::string cost;                 // what it costs; may be empty
   std::vector<std::string> others;  // one for each other cache that was measured
 };

@@ -158,6 +158,7 @@ void write_answers(Html& out, const PageContext& page) {
                 fmt::format("Measured by {} at {} tokens, {} samples.", joined(finding.tasks), joined(lengths), finding.samples),
                 {{"class", "small"}});
     out.element("p", answer.claim, {{"class", "claim"}});
+    if (!answer.evidence.empty()) out.element("p", answer.evidence);
     if (!answer.cost.empty()) out.element("p", answer.cost);
     if (!answer.others.empty()) {
       out.element("p", "The others, smallest first:");

@@ -18,7 +18,7 @@ const std::string_view kPageStyle = R"css(
   }
 }
 * { box-sizing: border-box; }
-body { margin: 0 auto; padding: 1rem; max-width: 76rem; background: var(--ground); color: var(--ink); font: 1rem/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
+body { margin: 0 auto; padding: 1rem; max-width: 80rem; background: var(--ground); color: var(--ink); font: 1rem/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
 h1 { font-size: 1.6rem; line-height: 1.2; margin: .5rem 0; }
 h2 { font-size: 1.3rem; margin: 2.5rem 0 .5rem; border-top: 1px solid var(--line); padding-top: 1rem; }
 h3 { font-size: 1.1rem; margin: 1.2rem 0 .3rem; }
@@ -37,13 +37,14 @@ nav a { display: inline-block; padding: .25rem 0; }
 .scroll { overflow-x: auto; margin: .8rem 0; }
 table { border-collapse: collapse; font-size: .875rem; font-variant-numeric: tabular-nums; overflow-wrap: normal; }
 caption { text-align: left; font-weight: 600; padding: .3rem 0; position: sticky; left: 0; max-width: calc(100vw - 4rem); }
-th, td { padding: .3rem .6rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; vertical-align: middle; }
+th, td { padding: .3rem .5rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; vertical-align: middle; }
 thead th { white-space: normal; vertical-align: bottom; color: var(--faint); font-weight: 600; min-width: 4rem; }
 th:first-child { text-align: left; position: sticky; left: 0; background: var(--ground); }
 .answer th:first-child { background: var(--raised); }
 tbody th { font-weight: 600; }
 tbody tr:hover > * { background: color-mix(in srgb, var(--link) 10%, var(--ground)); }
 td code { white-space: normal; overflow-wrap: anywhere; display: block; text-align: left; }
+.words-below { text-align: left; }
 .verdict { text-align: left; font-weight: 600; }
 .same { color: var(--same); } .worse { color: var(--worse); } .better { color: var(--better); } .open { color: var(--open); }
 .picture { padding: 0 .6rem; }
@@ -51,7 +52,7 @@ td code { white-space: normal; overflow-wrap: anywhere; display: block; text-ali
 .key { width: 1em; height: 1em; margin-right: .35em; vertical-align: -.12em; flex: none; }
 .s0 { --c: var(--s0); } .s1 { --c: var(--s1); } .s2 { --c: var(--s2); } .s3 { --c: var(--s3); }
 .s4 { --c: var(--s4); } .s5 { --c: var(--s5); } .s6 { --c: var(--s6); } .s7 { --c: var(--s7); }
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); gap: 1rem; margin: .8rem 0; }
+.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 28rem), 1fr)); gap: 1rem; margin: .8rem 0; }
 .chart { margin: 0; max-width: 34rem; }
 .chart svg { width: 100%; height: auto; display: block; }
 figcaption { font-size: .875rem; color: var(--faint); }
@@ -87,6 +88,10 @@ label { display: inline-flex; align-items: center; gap: .3rem; min-height: 2.2re
 input[type=checkbox] { width: 1.15rem; height: 1.15rem; }
 button { font: inherit; padding: .3rem .9rem; border-radius: 6px; border: 1px solid var(--line); background: var(--ground); color: var(--ink); cursor: pointer; }
 .off { display: none; }
+@media (max-width: 30rem) {
+  body { padding: .6rem; } .answer { padding: .4rem .6rem .8rem; } th, td { padding: .3rem .45rem; } ul { padding-left: 1.2rem; }
+  nav ul { padding-left: 0; }
+}
 @media print { #filters, nav, .skip { display: none; } .scroll { overflow: visible; } }
 )css";
 

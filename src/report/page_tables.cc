@@ -130,7 +130,10 @@ void open_table(Html& out, std::string_view caption, const std::vector<std::stri
   out.open("div", {{"class", "scroll"}, {"tabindex", "0"}, {"role", "region"}, {"aria-label", std::string(caption)}});
   out.open("table").element("caption", caption);
   out.open("thead").open("tr");
-  for (const std::string& column : columns) out.element("th", column, {{"scope", "col"}});
+  for (const std::string& column : columns) {
+    const bool words = column == "verdict" || column == "answer" || column.starts_with("exact spec");
+    out.element("th", column, {{"scope", "col"}, {"class", words ? "words-below" : "numbers-below"}});
+  }
   out.close().close().open("tbody");
 }
 

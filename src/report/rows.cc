@@ -233,7 +233,7 @@ std::vector<std::string> report_caveats(const StoredResults& results, std::span<
     threads.insert(r.threads);
   }
   if (machines.size() > 1 || threads.size() > 1) {
-    out.push_back(fmt::format("The runs differ in machine or threads ({} processors, {} thread counts): times and rates do not compare.",
+    out.push_back(fmt::format("The runs differ in machine or threads (processors: {}, thread counts: {}): times and rates do not compare.",
                               machines.size(), threads.size()));
   }
   for (const ReportRow& r : rows) {
