@@ -124,9 +124,14 @@ std::size_t DecodeAttention::worker_floats() const {
 
 void DecodeAttention::place_scratch() {
   std::size_t total = uz(threads_) * worker_floats();
+  const auto prepared_floats = [this](const TaskPlan& plan, std::size_t i) {
+    const TileFormat* const format = prepared_[i].format;
+    return AlignedScratch::padded(uz(plan.task->queries) *
+                                  uz(format == nullptr ? plan.task->head_dim : format->prepared_floats()));
+  };
   for (const TaskPlan& plan : plans_) {
-    const std::size_t q = AlignedScratch::padded(uz(plan.task->queries) * uz(plan.task->head_dim));
-    total += (plan.prepared_end - plan.first_prepared) * q + (plan.range_end - plan.first_range) * partial_floats(*plan.task);
+    for (std::size_t i = plan.first_prepared; i < plan.prepared_end; ++i) total += prepared_floats(plan, i);
+    total += (plan.range_end - plan.first_range) * partial_floats(*plan.task);
   }
   float* at = scratch_.ensure(total);
   worker_scratch_ = at;
@@ -134,7 +139,7 @@ void DecodeAttention::place_scratch() {
   for (const TaskPlan& plan : plans_) {
     for (std::size_t i = plan.first_prepared; i < plan.prepared_end; ++i) {
       prepared_[i].q = at;
-      at += AlignedScratch::padded(uz(plan.task->queries) * uz(plan.task->head_dim));
+      at += prepared_floats(plan, i);
     }
     for (std::size_t i = plan.first_range; i < plan.range_end; ++i) {
       ranges_[i].partial = partial_at(at, *plan.task);
@@ -200,7 +205,8 @@ class DecodeAttention::Block {
       piece.format->kernels.score(*piece.format, {.tile = piece.tile,
                                                   .begin = piece.begin,
                                                   .end = piece.end,
-                                                  .q = attention_.prepared_queries(plan_, piece.format) + offset(),
+                                                  .q = attention_.prepared_queries(plan_, piece.format) +
+                                                       uz(first_) * uz(piece.format->prepared_floats()),
                                                   .queries = queries_,
                                                   .logits = scratch_.logits + uz(piece.row - begin_),
                                                   .logit_stride = kBlock,
@@ -305,6 +311,12 @@ void DecodeAttention::finish_task(const TaskPlan& plan) {
   const AttentionTask& task = *plan.task;
   const SoftmaxPartial& merged = ranges_[plan.first_range].partial;
   for (std::size_t i = plan.first_range + 1; i < plan.range_end; ++i) merge_partial(merged, ranges_[i].partial);
+  for (int query = 0; query < task.queries && task.view.key_mean != nullptr; ++query) {
+    const float* const q = prepared_[plan.first_prepared].q + uz(query) * uz(task.head_dim);
+    float missing = 0;
+    for (std::size_t c = 0; c < uz(task.head_dim); ++c) missing += q[c] * task.view.key_mean[c];
+    merged.max[query] += missing;
+  }
   if (task.partial.acc != nullptr) {
     std::copy_n(merged.max, uz(task.queries), task.partial.max);
     std::copy_n(merged.sum, uz(task.queries), task.partial.sum);

@@ -39,7 +39,7 @@ class DecodeAttention {
  private:
   struct PreparedQueries {
     const TileFormat* format = nullptr;  // null: scaled only
-    float* q = nullptr;                  // [queries, head_dim]
+    float* q = nullptr;                  // [queries, head_dim], or as long as the format prepares them
   };
   struct TaskPlan {
     const AttentionTask* task = nullptr;

@@ -145,6 +145,52 @@ TEST_P(DecodeAttentionOnTarget, ViewsThatBeginInTheMiddle) {
   }
 }
 
+// Rotated rows, and queries that get longer when they are prepared (a sketch beside the rotated query), in several chunks.
+TEST_P(DecodeAttentionOnTarget, T4QuantizedFormatsBesideF16) {
+  const FormatRequest turbo{.name = "turboquant", .bits = 4, .rotation = Rotation::kHadamard, .seed = 1};
+  FormatRequest prod = turbo;
+  prod.residual_signs = true;
+  const FormatRequest qjl{.name = "qjl", .seed = 1};
+  const FormatRequest q4{.name = "q4_0", .rotation = Rotation::kHadamard};
+  const FormatRequest polar{.name = "polar-angle", .rotation = Rotation::kDense, .seed = 3};
+  const Stretch stretches[] = {
+      {prod, turbo, 300}, {qjl, q4, 150}, {kF16, kF16, 100}, {turbo, polar, 600}, {polar, {.name = "fp8"}, 200}};
+  for (const int queries : {3, 24, 40}) {
+    EXPECT_LT(errors(stretches, 64, queries).out, 1e-5) << queries;
+    EXPECT_LT(errors(stretches, 64, queries).weights, 1e-5) << queries;
+  }
+}
+
+// compression.md 12.4: keys without their mean give the same attention, and a partial result whose maximum has the missing
+// q . mean back, so that it merges with rows that have theirs.
+TEST_P(DecodeAttentionOnTarget, Section124KeyMeanReturnsInPartials) {
+  const Stretch stretch[] = {{kF32, kF32, 1500}};
+  const EncodedHead head(stretch, 64, 5);
+  const std::vector<float> mean = random_rows(64, 3.0, 8);
+  const std::vector<float> q = random_rows(3 * 64, 1.0, 6);
+  std::vector<float> max(6);
+  std::vector<float> sum(6);
+  std::vector<float> acc(6 * 64);
+  std::vector<AttentionTask> tasks(2);
+  for (std::size_t i = 0; i < 2; ++i) {
+    tasks[i].view = head.view();
+    tasks[i].q = q.data();
+    tasks[i].q_stride = 64;
+    tasks[i].queries = 3;
+    tasks[i].head_dim = 64;
+    tasks[i].partial = {max.data() + 3 * i, sum.data() + 3 * i, acc.data() + 192 * i, 3, 64};
+  }
+  tasks[1].view.key_mean = mean.data();
+  attention_.run(tasks);
+  for (std::size_t k = 0; k < 3; ++k) {
+    double missing = 0;
+    for (std::size_t c = 0; c < 64; ++c) missing += static_cast<double>(q[k * 64 + c]) * static_cast<double>(mean[c]) / 8;
+    EXPECT_NEAR(max[3 + k] - max[k], missing, 1e-4);
+    EXPECT_EQ(sum[3 + k], sum[k]);
+    for (std::size_t c = 0; c < 64; ++c) ASSERT_EQ(acc[192 + k * 64 + c], acc[k * 64 + c]);
+  }
+}
+
 TEST_P(DecodeAttentionOnTarget, VeryUnequalLogits) {
   const Stretch stretch[] = {{kF32, kF32, 1500}};
   // Logits of several hundred: their own rounding, 2^-24 of that, is the weights' relative error.

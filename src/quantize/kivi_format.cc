@@ -6,6 +6,7 @@
 
 #include "core/float16.h"
 #include "quantize/kivi_layout.h"
+#include "quantize/planar_rows.h"
 #include "quantize/row_check.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -13,6 +14,7 @@
 #include "simd/dispatch.h"
 
 #include "quantize/lane_products-inl.h"
+#include "quantize/planar_products-inl.h"
 #include "simd/f16_lanes-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -67,11 +69,23 @@ HWY_INLINE std::uint32_t pack_word(const std::uint8_t* HWY_RESTRICT codes) {
   return static_cast<std::uint32_t>(word);
 }
 
-// 32 tokens x 16 channels of codes, packed along channels into the words of a token block.
+// 32 codes of 3 bits, a byte each, to three words in the planes of planar_rows.h.
+HWY_INLINE void pack_three_words(const std::uint8_t* HWY_RESTRICT codes, std::uint32_t* HWY_RESTRICT lane) {
+  std::uint32_t quads[8];
+  std::memcpy(quads, codes, sizeof(quads));
+  std::uint32_t words[3] = {};
+  for (int quad = 0; quad < 8; ++quad) {
+    words[quad / 4] |= (quads[quad] & 0x03030303U) << (2 * (quad % 4));
+    words[2] |= ((quads[quad] >> 2) & 0x01010101U) << quad;
+  }
+  for (std::size_t w = 0; w < 3; ++w) lane[w * kKiviLanes] = words[w];
+}
+
+// 32 tokens x 16 channels of codes (3 bits: 32 channels), packed along channels into the words of a token block.
 template <int kBits>
 HWY_INLINE void write_key_codes(MatView<const float> rows, std::size_t channel, const std::uint16_t* scales,
                                 const std::uint16_t* zeros, std::uint32_t* HWY_RESTRICT words) {
-  constexpr std::size_t kChannels = 16;
+  constexpr std::size_t kChannels = kBits == 3 ? 32 : 16;
   constexpr std::size_t kSteps = 32 / kBits;
   const F8 d;
   const hn::Rebind<std::uint8_t, F8> du8;
@@ -83,6 +97,11 @@ HWY_INLINE void write_key_codes(MatView<const float> rows, std::size_t channel, 
       const auto code = quantize<kBits>(d, hn::LoadU(d, rows.row(t) + channel + c), scale, zero);
       hn::StoreU(hn::DemoteTo(du8, code), du8, codes[t] + c);
     }
+  }
+  if constexpr (kBits == 3) {
+    std::uint32_t* const lanes = words + channel / 32 * 3 * kKiviLanes;
+    for (std::size_t t = 0; t < kKiviLanes; ++t) pack_three_words(codes[t], lanes + t);
+    return;
   }
   for (std::size_t c = 0; c < kChannels; c += kSteps) {
     std::uint32_t* const lanes = words + (channel + c) / kSteps * kKiviLanes;
@@ -108,7 +127,7 @@ HWY_INLINE void write_key_group(const KiviLayout& layout, MatView<const float> r
   }
   for (std::size_t t = 0; t < layout.group; t += kKiviLanes) {
     std::uint32_t* const words = layout.words(tile, (begin + t) / kKiviLanes);
-    for (std::size_t c = 0; c < layout.head_dim; c += 16) {
+    for (std::size_t c = 0; c < layout.head_dim; c += kBits == 3 ? 32 : 16) {
       write_key_codes<kBits>(rows.row_range(t, t + kKiviLanes), c, scales, zeros, words);
     }
   }
@@ -122,23 +141,40 @@ HWY_INLINE void write_keys(const TileFormat& format, MatView<const float> rows, 
   }
 }
 
-// Puts the codes of one row's 32 channels into their bits of the words that hold this row.
+// Replaces kWidth bits from kFirst on of eight lanes' codes in their words.
+template <int kWidth, int kFirst>
+HWY_INLINE void replace_bits(F8 d, hn::VFromD<hn::RebindToUnsigned<F8>> code, int shift, std::uint32_t* HWY_RESTRICT words) {
+  const hn::RebindToUnsigned<F8> du;
+  (void)d;
+  const auto bits = hn::And(hn::ShiftRight<kFirst>(code), hn::Set(du, (1U << kWidth) - 1U));
+  const auto others = hn::Set(du, ~(((1U << kWidth) - 1U) << shift));
+  hn::StoreU(hn::Or(hn::And(hn::LoadU(du, words), others), hn::ShiftLeftSame(bits, shift)), du, words);
+}
+
+// Puts the codes of one row's 32 channels into their bits of the words that hold this row; `step` counts from the words'
+// first row.
 template <int kBits>
 HWY_INLINE void write_value_codes(const float* HWY_RESTRICT x, float scale, float zero, std::size_t step,
                                   std::uint32_t* HWY_RESTRICT words) {
   const F8 d;
   const hn::RebindToUnsigned<F8> du;
-  const int shift = static_cast<int>(step) * kBits;
-  const auto others = hn::Set(du, ~(((1U << kBits) - 1U) << shift));
+  const int place = static_cast<int>(step);
   for (std::size_t c = 0; c < kKiviLanes; c += hn::Lanes(d)) {
     const auto code = hn::BitCast(du, quantize<kBits>(d, hn::LoadU(d, x + c), hn::Set(d, scale), hn::Set(d, zero)));
-    hn::StoreU(hn::Or(hn::And(hn::LoadU(du, words + c), others), hn::ShiftLeftSame(code, shift)), du, words + c);
+    if constexpr (kBits == 3) {
+      const int quad = place / 4;
+      replace_bits<2, 0>(d, code, 8 * (place % 4) + 2 * (quad % 4), words + static_cast<std::size_t>(quad / 4) * kKiviLanes + c);
+      replace_bits<1, 2>(d, code, 8 * (place % 4) + quad, words + 2 * kKiviLanes + c);
+    } else {
+      replace_bits<kBits, 0>(d, code, place * kBits, words + c);
+    }
   }
 }
 
 template <int kBits>
 HWY_INLINE void write_values(const TileFormat& format, MatView<const float> rows, std::size_t begin, std::byte* tile) {
-  constexpr std::size_t kSteps = 32 / kBits;
+  constexpr std::size_t kSteps = kBits == 3 ? 32 : 32 / kBits;  // rows whose codes share words
+  constexpr std::size_t kWords = kBits == 3 ? 3 : 1;
   constexpr float kLevels = (1 << kBits) - 1;
   const F8 d;
   const KiviLayout layout(format);
@@ -159,7 +195,7 @@ HWY_INLINE void write_values(const TileFormat& format, MatView<const float> rows
       layout.scales(tile, first / layout.group)[token] = scale;
       layout.zeros(tile, first / layout.group)[token] = zero;
       for (std::size_t c = 0; c < layout.group; c += kKiviLanes) {
-        std::uint32_t* const words = layout.words(tile, (first + c) / kKiviLanes) + token / kSteps * kKiviLanes;
+        std::uint32_t* const words = layout.words(tile, (first + c) / kKiviLanes) + token / kSteps * kWords * kKiviLanes;
         write_value_codes<kBits>(x + c, float_from_f16(scale), float_from_f16(zero), token % kSteps, words);
       }
     }
@@ -180,6 +216,10 @@ constexpr StepScales<kBits> step_scales() {
   StepScales<kBits> scales{};
   constexpr int kSteps = 32 / kBits;
   for (int i = 0; i < 16; ++i) {
+    if (kBits == 3) {  // four bytes to a word: kByteSteps
+      scales.of[i] = i % 4 == 3 ? 1.0F : 1.0F / static_cast<float>(1U << (8 * (i % 4)));
+      continue;
+    }
     const int step = i % kSteps;
     scales.of[i] = step == kSteps - 1 ? 1.0F : 1.0F / static_cast<float>(1U << (kBits * step));
   }
@@ -209,10 +249,14 @@ struct CodeProducts {
     sums.clear(d);
     const std::uint32_t* HWY_RESTRICT word = words + lane;
     const float* HWY_RESTRICT coefficients = x;
-    for (std::size_t w = 0; w < word_count; ++w, word += kKiviLanes, coefficients += 32 / kBits) {
-      prefetch_ahead(word, ahead);
-      if constexpr (kVectors * hn::MaxLanes(D()) > 16) prefetch_ahead(word + 16, ahead);
-      add_word(d, word, coefficients, sums);
+    if constexpr (kBits == 3) {
+      ByteProducts<PlainCode<3>>{}.add(d, word, word_count / 3, ahead, coefficients, x_stride, sums);
+    } else {
+      for (std::size_t w = 0; w < word_count; ++w, word += kKiviLanes, coefficients += 32 / kBits) {
+        prefetch_ahead(word, ahead);
+        if constexpr (kVectors * hn::MaxLanes(D()) > 16) prefetch_ahead(word + 16, ahead);
+        add_word(d, word, coefficients, sums);
+      }
     }
     for (int q = 0; q < kQueries; ++q) {
       for (int v = 0; v < kVectors; ++v) {
@@ -328,14 +372,14 @@ struct AccumulateKivi {
   // out += sum over rows of (weight * scale) * code  +  sum over rows of weight * zero
   template <int kQueries>
   static HWY_INLINE void run(const TileFormat& format, const AccumulateArgs& args, std::size_t query) {
-    constexpr std::size_t kSteps = 32 / kBits;
+    constexpr std::size_t kRun = kBits == 3 ? 32 : 16;  // rows taken at a time: whole words
     const KiviLayout layout(format);
-    const std::size_t first = static_cast<std::size_t>(args.begin) / 16 * 16;
-    const std::size_t rows = (static_cast<std::size_t>(args.end) + 15) / 16 * 16 - first;
+    const std::size_t first = static_cast<std::size_t>(args.begin) / kRun * kRun;
+    const std::size_t rows = (static_cast<std::size_t>(args.end) + kRun - 1) / kRun * kRun - first;
     const std::uintptr_t ahead = bytes_ahead(args.tile, args.next);
     const float* weights = args.weights + query * args.weight_stride;
     std::size_t stride = args.weight_stride;
-    // Rows are taken sixteen at a time; those outside [begin, end) weigh nothing.
+    // Those outside [begin, end) weigh nothing.
     alignas(64) float padded[kQueries * kKiviRows];
     if (static_cast<std::size_t>(args.end - args.begin) != rows) {
       std::memset(padded, 0, sizeof(padded));
@@ -355,8 +399,8 @@ struct AccumulateKivi {
         ++g;
       }
       float* const out = args.out + query * layout.head_dim + channel;
-      const std::uint32_t* const words = layout.words(args.tile, channel / kKiviLanes) + first / kSteps * kKiviLanes;
-      for_lanes<kQueries>(kKiviLanes, CodeProducts<kBits, kQueries, Output::kAdd>{words, rows / kSteps, ahead, x, kKiviRows,
+      const std::uint32_t* const words = layout.words(args.tile, channel / kKiviLanes) + first * kBits / 32 * kKiviLanes;
+      for_lanes<kQueries>(kKiviLanes, CodeProducts<kBits, kQueries, Output::kAdd>{words, rows * kBits / 32, ahead, x, kKiviRows,
                                                                                   offset, out, layout.head_dim});
     }
   }
@@ -374,6 +418,7 @@ struct AccumulateKivi {
     for_query_chunks<AccumulateKivi<bits>>(format, args);                                                                     \
   }
 KVARTET_KIVI_KERNELS(2)
+KVARTET_KIVI_KERNELS(3)
 KVARTET_KIVI_KERNELS(4)
 KVARTET_KIVI_KERNELS(8)
 #undef KVARTET_KIVI_KERNELS
@@ -385,15 +430,19 @@ HWY_AFTER_NAMESPACE();
 namespace kvartet {
 
 HWY_EXPORT(write_kivi2_keys);
+HWY_EXPORT(write_kivi3_keys);
 HWY_EXPORT(write_kivi4_keys);
 HWY_EXPORT(write_kivi8_keys);
 HWY_EXPORT(write_kivi2_values);
+HWY_EXPORT(write_kivi3_values);
 HWY_EXPORT(write_kivi4_values);
 HWY_EXPORT(write_kivi8_values);
 HWY_EXPORT(score_kivi2);
+HWY_EXPORT(score_kivi3);
 HWY_EXPORT(score_kivi4);
 HWY_EXPORT(score_kivi8);
 HWY_EXPORT(accumulate_kivi2);
+HWY_EXPORT(accumulate_kivi3);
 HWY_EXPORT(accumulate_kivi4);
 HWY_EXPORT(accumulate_kivi8);
 
@@ -409,6 +458,7 @@ Status encode(const TileFormat& format, std::byte* tile, int begin, MatView<cons
   const auto write = [&]() {
     switch (format.bits) {
       case 2: return keys ? HWY_DYNAMIC_DISPATCH(write_kivi2_keys) : HWY_DYNAMIC_DISPATCH(write_kivi2_values);
+      case 3: return keys ? HWY_DYNAMIC_DISPATCH(write_kivi3_keys) : HWY_DYNAMIC_DISPATCH(write_kivi3_values);
       case 4: return keys ? HWY_DYNAMIC_DISPATCH(write_kivi4_keys) : HWY_DYNAMIC_DISPATCH(write_kivi4_values);
       default: return keys ? HWY_DYNAMIC_DISPATCH(write_kivi8_keys) : HWY_DYNAMIC_DISPATCH(write_kivi8_values);
     }
@@ -425,8 +475,14 @@ void decode(const TileFormat& format, const std::byte* tile, int begin, int end,
       const bool keys = format.side == Side::kKey;
       const std::size_t lane = keys ? row : channel;
       const std::size_t step = keys ? channel : row;
-      const std::uint32_t word = layout.words(tile, lane / kKiviLanes)[step / steps * kKiviLanes + lane % kKiviLanes];
-      const std::uint32_t code = word >> (static_cast<std::size_t>(format.bits) * (step % steps)) & ((1U << format.bits) - 1U);
+      const std::uint32_t* const words = layout.words(tile, lane / kKiviLanes) + lane % kKiviLanes;
+      std::uint32_t code = 0;
+      if (format.bits == 3) {
+        code = planar_bits(3, words + step / 32 * 3 * kKiviLanes, step % 32);
+      } else {
+        const std::uint32_t word = words[step / steps * kKiviLanes];
+        code = word >> (static_cast<std::size_t>(format.bits) * (step % steps)) & ((1U << format.bits) - 1U);
+      }
       const float scale = float_from_f16(layout.scales(tile, lane / layout.group)[step]);
       const float zero = float_from_f16(layout.zeros(tile, lane / layout.group)[step]);
       out.row(row - static_cast<std::size_t>(begin))[channel] = scale * static_cast<float>(code) + zero;
@@ -435,8 +491,8 @@ void decode(const TileFormat& format, const std::byte* tile, int begin, int end,
 }
 
 Status check_request(const FormatRequest& request, int head_dim) {
-  if (request.bits != 2 && request.bits != 4 && request.bits != 8) {
-    return usage_error(fmt::format("kivi with {} bits is not available; take 2, 4 or 8", request.bits));
+  if (request.bits != 2 && request.bits != 3 && request.bits != 4 && request.bits != 8) {
+    return usage_error(fmt::format("kivi with {} bits is not available; take 2, 3, 4 or 8", request.bits));
   }
   if (request.group != 32 && request.group != 64 && request.group != 128) {
     return usage_error(fmt::format("a kivi group of {} is not available; take 32, 64 or 128", request.group));
@@ -470,6 +526,10 @@ Result<TileFormat> make_kivi_format(const FormatRequest& request, Side side, int
     case 2:
       format.kernels.score = SIMD_CHOOSE(score_kivi2);
       format.kernels.accumulate = SIMD_CHOOSE(accumulate_kivi2);
+      break;
+    case 3:
+      format.kernels.score = SIMD_CHOOSE(score_kivi3);
+      format.kernels.accumulate = SIMD_CHOOSE(accumulate_kivi3);
       break;
     case 4:
       format.kernels.score = SIMD_CHOOSE(score_kivi4);

@@ -3,7 +3,8 @@
 // token over `group` consecutive channels (so any row may be overwritten at any time). Tiles have 128 rows.
 //
 // Both sides cut their lanes (keys: tokens, values: channels) in blocks of 32, and their steps (keys: channels, values:
-// tokens) in words of 32 / b consecutive steps; step j of a word has the bits [b * j, b * (j + 1)).
+// tokens) in words of 32 / b consecutive steps; step j of a word has the bits [b * j, b * (j + 1)). 3-bit
+// codes do not fill words: 32 steps take three of them, in the planes of planar_rows.h.
 // Keys:   words u32 [128 / 32][head_dim * b / 32][32 tokens], scales f16 [128 / group][head_dim], zeros likewise.
 // Values: words u32 [head_dim / 32][128 * b / 32][32 channels], scales f16 [head_dim / group][128], zeros likewise.
 // So both kernels walk their words from the first to the last.
@@ -13,7 +14,7 @@
 
 namespace kvartet {
 
-// request: bits 2, 4 or 8; group 32, 64 or 128. kUsage for anything else, and unless `group` divides head_dim (2.2).
+// request: bits 2, 3, 4 or 8; group 32, 64 or 128. kUsage for anything else, and unless `group` divides head_dim (2.2).
 Result<TileFormat> make_kivi_format(const FormatRequest& request, Side side, int head_dim);
 
 }  // namespace kvartet

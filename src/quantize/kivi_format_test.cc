@@ -94,7 +94,7 @@ std::vector<float> reference_group(const std::vector<float>& x, int bits) {
 
 // 2.2: keys per channel along the tokens, values per token along the channels.
 TEST(KiviFormat, EqualsTheFormulaGroupByGroup) {
-  for (const int bits : {2, 4, 8}) {
+  for (const int bits : {2, 3, 4, 8}) {
     for (const int group : {32, 64, 128}) {
       std::vector<float> x = normal_rows(kRows, 128, 4);
       for (std::size_t i = 0; i < x.size(); i += 7) x[i] *= 30.0F;
@@ -126,12 +126,14 @@ TEST(KiviFormat, MeanSquaredErrorOf28) {
   struct Row {
     int group;
     double two_bits;
+    double three_bits;
     double four_bits;
   };
-  for (const Row& r : {Row{32, 0.154, 0.00611}, Row{64, 0.202, 0.00801}, Row{128, 0.250, 0.00997}}) {
+  for (const Row& r : {Row{32, 0.154, 0.0281, 0.00611}, Row{64, 0.202, 0.0369, 0.00801}, Row{128, 0.250, 0.0457, 0.00997}}) {
     const std::vector<float> x = normal_rows(kRows * 60, 128, 5);
     for (const Side side : {Side::kKey, Side::kValue}) {
       EXPECT_NEAR(mean_squared_error(round_trip(make(2, r.group, side, 128), x), x), r.two_bits, 0.02 * r.two_bits);
+      EXPECT_NEAR(mean_squared_error(round_trip(make(3, r.group, side, 128), x), x), r.three_bits, 0.02 * r.three_bits);
       EXPECT_NEAR(mean_squared_error(round_trip(make(4, r.group, side, 128), x), x), r.four_bits, 0.02 * r.four_bits);
     }
   }
@@ -156,7 +158,7 @@ TEST(KiviFormat, OutlierChannelTellsTheAxis) {
 
 // 2.1: |error| <= s/2 + 2^-11 * (|z| + M s).
 TEST(KiviFormat, ErrorStaysBelowTheBound) {
-  for (const int bits : {2, 4, 8}) {
+  for (const int bits : {2, 3, 4, 8}) {
     const float levels = static_cast<float>((1 << bits) - 1);
     std::vector<float> x = normal_rows(kRows, 32, 8);
     for (float& v : x) v += 600.0F;  // biased keys
@@ -182,7 +184,7 @@ TEST(KiviFormat, KeysTakeWholeGroupsOnly) {
 
 // Any value row may be written again without touching its neighbours, although they share words.
 TEST(KiviFormat, OverwritingAValueRowLeavesTheOthers) {
-  for (const int bits : {2, 4, 8}) {
+  for (const int bits : {2, 3, 4, 8}) {
     const TileFormat f = make(bits, 32, Side::kValue, 64);
     const std::vector<float> x = normal_rows(kRows, 64, 10);
     const std::vector<float> other = normal_rows(1, 64, 11);

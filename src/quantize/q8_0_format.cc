@@ -1,10 +1,12 @@
 #include "quantize/q8_0_format.h"
 
 #include <cstring>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "core/float16.h"
+#include "quantize/block_format.h"
 #include "quantize/row_check.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -216,7 +218,7 @@ void decode(const TileFormat& format, const std::byte* tile, int begin, int end,
 
 }  // namespace
 
-Result<TileFormat> make_q8_0_format(const FormatRequest&, Side side, int head_dim) {
+Result<TileFormat> make_q8_0_format(const FormatRequest& request, Side side, int head_dim) {
   if (head_dim % kBlock != 0) {
     return usage_error(fmt::format("q8_0 needs a head dimension that is a multiple of 32, this model has {}; use f16", head_dim));
   }
@@ -233,7 +235,7 @@ Result<TileFormat> make_q8_0_format(const FormatRequest&, Side side, int head_di
   format.kernels.decode = decode;
   format.kernels.score = SIMD_CHOOSE(score_q8_0);
   format.kernels.accumulate = SIMD_CHOOSE(accumulate_q8_0);
-  return format;
+  return rotated_as_asked(std::move(format), request);
 }
 
 }  // namespace kvartet

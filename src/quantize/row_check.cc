@@ -1,10 +1,13 @@
 #include "quantize/row_check.h"
 
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <string>
 
 #include <fmt/format.h>
+
+#include "quantize/row_rotation.h"
 
 namespace kvartet {
 namespace {
@@ -37,6 +40,22 @@ Status check_finite(MatView<const float> rows, const char* format_name, float li
     for (std::size_t c = 0; c < rows.cols; ++c) {
       if (magnitude_bits(row[c]) >= limit_bits) return bad_input(describe(r, c, row[c], format_name, limit));
     }
+  }
+  return {};
+}
+
+Status check_lengths(MatView<const float> rows, const char* format_name, float limit) {
+  KV_TRY(check_finite(rows, format_name));
+  for (std::size_t r = 0; r < rows.rows; ++r) {
+    const float* row = rows.row(r);
+    const float length = std::sqrt(sum_of_squares(row, rows.cols));
+    if (length < limit) continue;
+    std::size_t largest = 0;
+    for (std::size_t c = 1; c < rows.cols; ++c) {
+      if (magnitude_bits(row[c]) > magnitude_bits(row[largest])) largest = c;
+    }
+    return bad_input(fmt::format("row {} is {} long (its channel {} is {}), too long for {} (its limit is {}); use f32", r,
+                                 length, largest, row[largest], format_name, limit));
   }
   return {};
 }

@@ -10,4 +10,7 @@ namespace kvartet {
 // default: no limit).
 Status check_finite(MatView<const float> rows, const char* format_name, float limit = 0.0F);
 
+// For formats that store a row's length: kBadInput naming the first row that holds NaN or Inf, or is as long as `limit`.
+Status check_lengths(MatView<const float> rows, const char* format_name, float limit);
+
 }  // namespace kvartet

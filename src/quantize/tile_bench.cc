@@ -135,13 +135,37 @@ void plain_read(benchmark::State& state) {
 }
 
 std::string label(const FormatRequest& r) {
-  return r.bits == 0 ? r.name : r.name + std::to_string(r.bits) + "g" + std::to_string(r.group);
+  std::string text = r.name;
+  if (r.bits != 0) text += std::to_string(r.bits);
+  if (r.group != 0) text += "g" + std::to_string(r.group);
+  if (r.residual_signs) text += "prod";
+  if (r.rotation == Rotation::kDense) text += "dense";
+  if (r.name != "turboquant" && r.rotation == Rotation::kHadamard) text += "hadamard";
+  return text;
 }
+
+FormatRequest turboquant(int bits) { return {.name = "turboquant", .bits = bits, .rotation = Rotation::kHadamard, .seed = 1}; }
 
 const int kRegistered = [] {
   benchmark::RegisterBenchmark("read", plain_read)->Unit(benchmark::kMillisecond);
-  for (const FormatRequest& r : std::vector<FormatRequest>{
-           {"f16"}, {"f32"}, {"q8_0"}, {"kivi", 4, 32}, {"kivi", 2, 32}, {"kivi", 8, 32}, {"kivi", 4, 64}}) {
+  for (const FormatRequest& r : std::vector<FormatRequest>{{"f16"},
+                                                           {"f32"},
+                                                           {"q8_0"},
+                                                           {"kivi", 4, 32},
+                                                           {"kivi", 2, 32},
+                                                           {"kivi", 8, 32},
+                                                           {"kivi", 4, 64},
+                                                           {"kivi", 3, 32},
+                                                           {"fp8"},
+                                                           {"q4_0"},
+                                                           {"q4_1"},
+                                                           {"q5_0"},
+                                                           {.name = "q4_0", .rotation = Rotation::kHadamard},
+                                                           turboquant(1),
+                                                           turboquant(2),
+                                                           turboquant(3),
+                                                           turboquant(4),
+                                                           turboquant(6)}) {
     benchmark::RegisterBenchmark(("decode/" + label(r)).c_str(), decode_step, r)->Unit(benchmark::kMillisecond);
     benchmark::RegisterBenchmark(("score_in_cache/" + label(r)).c_str(), in_cache, r, Side::kKey);
     benchmark::RegisterBenchmark(("accumulate_in_cache/" + label(r)).c_str(), in_cache, r, Side::kValue);

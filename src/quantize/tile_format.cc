@@ -6,9 +6,14 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "quantize/block_format.h"
 #include "quantize/float_format.h"
+#include "quantize/fp8_format.h"
 #include "quantize/kivi_format.h"
+#include "quantize/polar_angle_format.h"
 #include "quantize/q8_0_format.h"
+#include "quantize/qjl_format.h"
+#include "quantize/turboquant_format.h"
 
 namespace kvartet {
 namespace {
@@ -17,7 +22,9 @@ namespace {
 struct Registered {
   Result<TileFormat> (*make)(const FormatRequest&, Side, int head_dim);
 };
-constexpr Registered kFormats[] = {{make_f16_format}, {make_f32_format}, {make_q8_0_format}, {make_kivi_format}};
+constexpr Registered kFormats[] = {{make_f16_format},        {make_f32_format},         {make_q8_0_format}, {make_q5_0_format},
+                                   {make_q4_1_format},       {make_q4_0_format},        {make_fp8_format},  {make_kivi_format},
+                                   {make_turboquant_format}, {make_polar_angle_format}, {make_qjl_format}};
 
 // Kernels keep their scratch on the stack, at most four rows of floats.
 constexpr int kMaxHeadDim = 1024;
@@ -25,6 +32,7 @@ constexpr int kMaxHeadDim = 1024;
 }  // namespace
 
 std::size_t TileFormat::live_bytes(int rows) const {
+  if (row_bytes > 0) return static_cast<std::size_t>(rows) * static_cast<std::size_t>(row_bytes);
   const std::size_t elements = static_cast<std::size_t>(rows) * static_cast<std::size_t>(head_dim);
   const std::size_t codes = elements * static_cast<std::size_t>(bits) / 8;
   if (group == 0) return codes;
@@ -32,7 +40,8 @@ std::size_t TileFormat::live_bytes(int rows) const {
 }
 
 std::span<const std::string> format_names() {
-  static const std::array<std::string, std::size(kFormats)> names = {"f16", "f32", "q8_0", "kivi"};
+  static const std::array<std::string, std::size(kFormats)> names = {"f16", "f32",  "q8_0",       "q5_0",        "q4_1", "q4_0",
+                                                                     "fp8", "kivi", "turboquant", "polar-angle", "qjl"};
   return names;
 }
 

@@ -1,6 +1,8 @@
 // Every kernel of every format, on every instruction set this CPU has, against the obvious reference: decode to float,
 // then double arithmetic (compression.md T4, relative 1e-5). Odd row ranges, 1 to 7 and 12 queries, unaligned memory, and
-// guarded borders: a kernel writes what it promises and nothing else.
+// guarded borders: a kernel writes what it promises and nothing else. Keys are judged by whole rows and raw queries, with
+// prepare_queries in between; values of rotated formats by their rotated rows, since finish_output comes once at the end
+// (rotated_format_test.cc checks it).
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -10,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "core/rng.h"
+#include "quantize/rotated_format.h"
 #include "quantize/tile_format.h"
 #include "simd/targets.h"
 
@@ -25,10 +28,10 @@ struct Case {
   FormatRequest request;
 };
 
-std::vector<int> legal_head_dims(const FormatRequest& request) {
+std::vector<int> legal_head_dims(const FormatRequest& request, Side side) {
   std::vector<int> dims;
   for (const int head_dim : kHeadDims) {
-    if (make_tile_format(request, Side::kKey, head_dim).ok()) dims.push_back(head_dim);
+    if (make_tile_format(request, side, head_dim).ok()) dims.push_back(head_dim);
   }
   return dims;
 }
@@ -36,16 +39,33 @@ std::vector<int> legal_head_dims(const FormatRequest& request) {
 std::string case_name(const testing::TestParamInfo<Case>& info) {
   const Case& c = info.param;
   std::string name = c.target.name + "_" + c.request.name;
-  if (c.request.bits != 0) name += std::to_string(c.request.bits) + "g" + std::to_string(c.request.group);
+  if (c.request.bits != 0) name += std::to_string(c.request.bits);
+  if (c.request.group != 0) name.append("g").append(std::to_string(c.request.group));
+  if (c.request.quarters != 0) name.append("and").append(std::to_string(c.request.quarters)).append("quarters");
+  if (c.request.residual_signs) name += "prod";
+  if (c.request.rotation == Rotation::kHadamard) name += "hadamard";
+  if (c.request.rotation == Rotation::kDense) name += "dense";
+  std::replace(name.begin(), name.end(), '-', '_');
   return name;
 }
 
 std::vector<Case> all_cases() {
   std::vector<FormatRequest> requests;
   for (const std::string& name : format_names()) {
-    if (name != "kivi") requests.push_back({name});
+    if (name != "kivi" && name != "turboquant") requests.push_back({name});
   }
-  for (const int bits : {2, 4, 8}) {
+  for (const char* name : {"q8_0", "q4_1", "polar-angle"}) requests.push_back({.name = name, .rotation = Rotation::kHadamard});
+  for (int bits = 1; bits <= 8; ++bits) {
+    requests.push_back({.name = "turboquant", .bits = bits, .rotation = Rotation::kHadamard, .seed = 1});
+  }
+  requests.push_back({.name = "turboquant", .bits = 4, .rotation = Rotation::kDense, .seed = 1});
+  for (const auto& [bits, quarters] : {std::pair{2, 2}, {3, 1}, {4, 2}}) {
+    requests.push_back({.name = "turboquant", .bits = bits, .quarters = quarters, .rotation = Rotation::kHadamard, .seed = 1});
+  }
+  for (const int bits : {1, 3}) {
+    requests.push_back({.name = "turboquant", .bits = bits, .rotation = Rotation::kHadamard, .residual_signs = true, .seed = 1});
+  }
+  for (const int bits : {2, 3, 4, 8}) {
     for (const int group : {32, 64, 128}) requests.push_back({"kivi", bits, group});
   }
   std::vector<Case> cases;
@@ -78,8 +98,9 @@ class FilledTile {
     EXPECT_TRUE(std::all_of(tile_ + format_.tile_bytes, bytes_.data() + bytes_.size(), untouched))
         << "encode wrote after the tile";
     decoded_.resize(rows.size());
-    format_.kernels.decode(format_, tile_, 0, format_.tile_rows,
-                           {decoded_.data(), static_cast<std::size_t>(format_.tile_rows), dim});
+    const bool turned = side == Side::kValue && format_.rotated != nullptr;
+    const auto decode = turned ? format_.rotated->plain.decode : format_.kernels.decode;
+    decode(format_, tile_, 0, format_.tile_rows, {decoded_.data(), static_cast<std::size_t>(format_.tile_rows), dim});
   }
   const TileFormat& format() const { return format_; }
   const std::byte* tile() const { return tile_; }
@@ -92,6 +113,14 @@ class FilledTile {
   std::vector<float> decoded_;
 };
 
+// The queries as attention hands them to score; they begin 4 bytes past any alignment.
+std::vector<float> prepared(const TileFormat& format, const std::vector<float>& q, int queries) {
+  std::vector<float> storage(static_cast<std::size_t>(queries * format.prepared_floats()) + 1);
+  std::copy_n(q.begin(), queries * format.head_dim, storage.begin() + 1);
+  if (format.kernels.prepare_queries != nullptr) format.kernels.prepare_queries(format, storage.data() + 1, queries);
+  return storage;
+}
+
 std::vector<std::pair<int, int>> row_ranges(int tile_rows) {
   std::vector<std::pair<int, int>> ranges = {{0, tile_rows}, {0, 1}, {3, 5}, {7, 8}, {1, 33}, {tile_rows - 1, tile_rows}};
   ranges.insert(ranges.end(), {{5, tile_rows - 3}, {17, 50}, {8, 48}});
@@ -101,13 +130,14 @@ std::vector<std::pair<int, int>> row_ranges(int tile_rows) {
 void check_score(const FormatRequest& request, int head_dim) {
   const FilledTile keys(request, Side::kKey, head_dim);
   for (const int queries : kQueryCounts) {
-    const std::vector<float> storage = normal_numbers(static_cast<std::size_t>(queries * head_dim) + 1, 11);
-    const float* q = storage.data() + 1;
+    const std::vector<float> q = normal_numbers(static_cast<std::size_t>(queries * head_dim), 11);
+    const std::vector<float> storage = prepared(keys.format(), q, queries);
+    const float* const ready = storage.data() + 1;
     for (const auto& [begin, end] : row_ranges(keys.format().tile_rows)) {
       const int count = end - begin;
       const std::size_t stride = static_cast<std::size_t>(count) + 3;
       std::vector<float> logits(stride * static_cast<std::size_t>(queries) + 1, kGuard);
-      keys.format().kernels.score(keys.format(), {keys.tile(), begin, end, q, queries, logits.data() + 1, stride,
+      keys.format().kernels.score(keys.format(), {keys.tile(), begin, end, ready, queries, logits.data() + 1, stride,
                                                   begin % 2 == 0 ? keys.tile() : nullptr});
       double largest = 0.0;
       double worst = 0.0;
@@ -116,7 +146,8 @@ void check_score(const FormatRequest& request, int head_dim) {
           double expected = 0.0;
           double size = 0.0;
           for (int c = 0; c < head_dim; ++c) {
-            const double term = static_cast<double>(q[k * head_dim + c]) * static_cast<double>(keys.decoded(row, c));
+            const double term =
+                static_cast<double>(q[static_cast<std::size_t>(k * head_dim + c)]) * static_cast<double>(keys.decoded(row, c));
             expected += term;
             size += term * term;
           }
@@ -176,13 +207,15 @@ void check_accumulate(const FormatRequest& request, int head_dim) {
 void check_logits_per_row(const FormatRequest& request, int head_dim) {
   const FilledTile keys(request, Side::kKey, head_dim);
   const int rows = keys.format().tile_rows;
-  const std::vector<float> q = normal_numbers(static_cast<std::size_t>(7 * head_dim), 19);
+  const std::vector<float> storage = prepared(keys.format(), normal_numbers(static_cast<std::size_t>(7 * head_dim), 19), 7);
+  const float* const q = storage.data() + 1;
   std::vector<float> whole(static_cast<std::size_t>(7 * rows));
-  keys.format().kernels.score(keys.format(), {keys.tile(), 0, rows, q.data(), 7, whole.data(), static_cast<std::size_t>(rows)});
+  keys.format().kernels.score(keys.format(), {keys.tile(), 0, rows, q, 7, whole.data(), static_cast<std::size_t>(rows)});
   for (int k = 0; k < 7; ++k) {
     float one = 0.0F;
     for (int row = 0; row < rows; row += 5) {
-      keys.format().kernels.score(keys.format(), {keys.tile(), row, row + 1, q.data() + k * head_dim, 1, &one, 1});
+      keys.format().kernels.score(keys.format(),
+                                  {keys.tile(), row, row + 1, q + k * keys.format().prepared_floats(), 1, &one, 1});
       ASSERT_EQ(one, whole[static_cast<std::size_t>(k * rows + row)]);
     }
   }
@@ -191,6 +224,7 @@ void check_logits_per_row(const FormatRequest& request, int head_dim) {
 void check_encoding(const Case& c, int head_dim) {
   const std::size_t dim = static_cast<std::size_t>(head_dim);
   for (const Side side : {Side::kKey, Side::kValue}) {
+    if (!make_tile_format(c.request, side, head_dim).ok()) continue;
     const TileFormat plain = make_tile_format(c.request, side, head_dim).value();
     const std::size_t rows = static_cast<std::size_t>(plain.tile_rows);
     std::vector<float> x = normal_numbers(rows * dim, 23);
@@ -217,7 +251,7 @@ class TileKernels : public testing::TestWithParam<Case> {};
 
 TEST_P(TileKernels, ScoreMatchesReferenceT4) {
   const ScopedSimdTarget scope(GetParam().target);
-  for (const int head_dim : legal_head_dims(GetParam().request)) {
+  for (const int head_dim : legal_head_dims(GetParam().request, Side::kKey)) {
     SCOPED_TRACE(head_dim);
     check_score(GetParam().request, head_dim);
   }
@@ -225,7 +259,7 @@ TEST_P(TileKernels, ScoreMatchesReferenceT4) {
 
 TEST_P(TileKernels, AccumulateMatchesReferenceT4) {
   const ScopedSimdTarget scope(GetParam().target);
-  for (const int head_dim : legal_head_dims(GetParam().request)) {
+  for (const int head_dim : legal_head_dims(GetParam().request, Side::kValue)) {
     SCOPED_TRACE(head_dim);
     check_accumulate(GetParam().request, head_dim);
   }
@@ -234,7 +268,7 @@ TEST_P(TileKernels, AccumulateMatchesReferenceT4) {
 // A row's logit is the same to the bit whatever range or number of queries it is computed with.
 TEST_P(TileKernels, LogitsDoNotDependOnTheRange) {
   const ScopedSimdTarget scope(GetParam().target);
-  for (const int head_dim : legal_head_dims(GetParam().request)) {
+  for (const int head_dim : legal_head_dims(GetParam().request, Side::kKey)) {
     SCOPED_TRACE(head_dim);
     check_logits_per_row(GetParam().request, head_dim);
   }
@@ -242,7 +276,7 @@ TEST_P(TileKernels, LogitsDoNotDependOnTheRange) {
 
 // T8: rows one by one, in pieces or at once give the same tile. And every instruction set gives the same tile.
 TEST_P(TileKernels, EncodingDoesNotDependOnPiecesOrTarget) {
-  for (const int head_dim : legal_head_dims(GetParam().request)) {
+  for (const int head_dim : legal_head_dims(GetParam().request, Side::kKey)) {
     SCOPED_TRACE(head_dim);
     check_encoding(GetParam(), head_dim);
   }
