@@ -31,7 +31,7 @@ double kivi_formula(int tokens, int bits, int group, int residual, int head_dim)
 }
 
 TEST(ByteAccounts, Section27Formula) {
-  for (const int bits : {2, 4, 8}) {
+  for (const int bits : {2, 3, 4, 8}) {
     for (const int group : {32, 64, 128}) {
       for (const int residual : {128, 256}) {
         const std::string spec =
@@ -90,6 +90,24 @@ TEST(ByteAccounts, Section9PlainRows) {
   EXPECT_EQ(live("full"), 1024U * 131072U);
   EXPECT_EQ(live("f32"), 1024U * 262144U);
   EXPECT_EQ(live("q8_0"), 1024U * 69632U);
+  EXPECT_EQ(live("fp8"), 1024U * 65536U);
+  EXPECT_EQ(live("q8_0/q4_0"), 1024U * 53248U);
+  EXPECT_EQ(live("q5_0"), 1024U * 45056U);
+  EXPECT_EQ(live("q4_0"), 1024U * 36864U);
+  EXPECT_EQ(live("q4_1"), 1024U * 40960U);
+  // Beside the rows: 512 bytes of signs, and for variant=prod a sketch matrix of 64 KiB, once per cache (3.7, R7).
+  EXPECT_EQ(live("turboquant"), 1024U * 33792U + 512U);
+  EXPECT_EQ(live("turboquant:bits=3"), 1024U * 25600U + 512U);
+  EXPECT_EQ(live("turboquant:bits=4,rotation=dense"), 1024U * 33792U + 65536U);
+  EXPECT_EQ(live("turboquant:bits=3,variant=prod"), 1024U * (26624U + 25600U) / 2 + 512U + (65536U + 512U));
+  EXPECT_EQ(live("polar-angle"), 1024U * 32 * 8 * 2 * 62 + 512U);  // 3.10: 3.875 bits
+  // 3.9: sketch / 8 + 2 bytes per key, and a sketch matrix of 256 x 128 floats.
+  EXPECT_EQ(live("qjl/full:residual=0"), 1024U * 32 * 8 * (34 + 256) + 131072U);
+  // Section 8: layers left at f16 enter the formula.
+  EXPECT_EQ(live("q4_0:keep=0-1.30-31"), 1024U * (36864U / 32 * 28 + 131072U / 32 * 4));
+  // A mean of 128 floats per layer and head, and a calibrated scale per side.
+  EXPECT_EQ(live("q4_0:center=mean"), 1024U * 36864U + 32U * 8U * 512U);
+  EXPECT_EQ(live("fp8:scale=calibrated"), 1024U * 65536U + 32U * 8U * 8U);
 }
 
 // 4.4: rows x (both rows + 4 bytes of position), before and after the decode steps.
@@ -125,6 +143,18 @@ TEST(ByteAccounts, T7CountsAgreeEverywhere) {
                                           "kivi:bits=8,residual=32",
                                           "kivi:bits=8/2,group=32/64,residual=192",
                                           "full/kivi",
+                                          "kivi:bits=3,residual=32",
+                                          "q4_0",
+                                          "q8_0/q4_1:rotate=hadamard,center=mean",
+                                          "q5_0:keep=1",
+                                          "fp8:scale=calibrated",
+                                          "turboquant",
+                                          "turboquant:bits=2.5,residual=64",
+                                          "qjl:residual=64",
+                                          "polar-angle",
+                                          "turboquant:bits=3,variant=prod,rotation=dense",
+                                          "kivi:center=mean",
+                                          "streamingllm:window=252+turboquant:bits=3.5",
                                           "snapkv:budget=256",
                                           "snapkv",
                                           "snapkv:budget=256+kivi:bits=2",
@@ -159,7 +189,7 @@ TEST(ByteAccounts, PaddingOfASideStaysWithinOneTile) {
     for (const int bits : {2, 4, 8}) {
       for (const int residual : {32, 64, 96, 128, 160}) {
         const std::string spec = "kivi:bits=" + std::to_string(bits) + ",residual=" + std::to_string(residual);
-        const std::shared_ptr<const LayerFormats> formats = *LayerFormats::create(spec_of(spec), head_dim);
+        const std::shared_ptr<const LayerFormats> formats = *LayerFormats::create(spec_of(spec), {.head_dim = head_dim});
         std::size_t worst = 0;
         for (const SideFormats* side : {&formats->key, &formats->value}) {
           for (int rows = 0; rows < 1200; ++rows) {

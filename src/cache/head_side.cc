@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -22,7 +23,12 @@ std::size_t tiles_of(int begin, int end, int tile_rows) {
 
 int SideFormats::sealed_rows(int rows) const {
   if (!seals()) return 0;
-  return sealed.side == Side::kKey ? rows - rows % residual : std::max(0, rows - residual);
+  return sealed.row_step > 1 ? rows - rows % residual : std::max(0, rows - residual);
+}
+
+std::size_t SideFormats::learned_bytes() const {
+  const std::size_t mean = centers ? static_cast<std::size_t>(open.head_dim) * sizeof(float) : 0;
+  return mean + open.calibration_bytes + sealed.calibration_bytes;
 }
 
 ByteAccount SideFormats::bytes(int rows, int sealed_count) const {
@@ -30,6 +36,7 @@ ByteAccount SideFormats::bytes(int rows, int sealed_count) const {
   const int first_open = std::max(sealed_count, first_row(rows));
   account.live = open.live_bytes(rows - first_open);
   account.allocated = tiles_of(first_open, rows, open.tile_rows) * open.tile_bytes;
+  if (rows > 0) account += {learned_bytes(), learned_bytes()};
   const int first_sealed = first_sealed_row(rows);
   if (sealed_count <= first_sealed) return account;
   account.live += sealed.live_bytes(sealed_count - first_sealed);
@@ -38,7 +45,7 @@ ByteAccount SideFormats::bytes(int rows, int sealed_count) const {
 }
 
 HeadSide::HeadSide(const SideFormats* formats)
-    : formats_(formats), open_(size_of(formats->open)), sealed_run_(size_of(formats->sealed)) {
+    : given_(formats), formats_(formats), open_(size_of(formats->open)), sealed_run_(size_of(formats->sealed)) {
   KV_CHECK(formats->open.row_step == 1 && kBlockRows % formats->open.tile_rows == 0);
   if (!formats->seals()) return;
   KV_CHECK(formats->residual > 0 && formats->residual % formats->sealed.row_step == 0);
@@ -50,6 +57,7 @@ Status HeadSide::stage(Arena& arena, const NewRows& fresh, int sealed_after, std
   KV_CHECK(sealed_after >= sealed_ && sealed_after <= rows_ + fresh.count());
   staged_rows_ = rows_ + fresh.count();
   staged_sealed_ = sealed_after;
+  if (rows_ == 0 && fresh.count() > 0 && given_->learns()) KV_TRY(learn(arena, fresh));
   if (sealed_after > sealed_) KV_TRY(stage_sealed(arena, fresh, sealed_after, scratch));
   const int first_fresh = std::max(rows_, formats_->first_row(staged_rows_));  // the others are gone before they were here
   return stage_open(arena, fresh, std::max(first_fresh, sealed_after), scratch);
@@ -73,6 +81,54 @@ Status HeadSide::stage_sealed(Arena& arena, const NewRows& fresh, int sealed_aft
   return {};
 }
 
+// The first rows fix mean and calibration; all that arrive together, dropped ones too.
+Status HeadSide::learn(Arena& arena, const NewRows& fresh) {
+  KV_ASSIGN(Buffer buffer, arena.allocate(given_->learned_bytes()));
+  auto learned = std::make_shared<Learned>(Learned{std::make_shared<Buffer>(std::move(buffer)), *given_});
+  std::byte* at = learned->buffer->data();
+  const std::size_t cols = fresh.rows.cols;
+  std::vector<float> centered;
+  MatView<const float> rows = fresh.rows;
+  if (given_->centers) {
+    float* const mean = reinterpret_cast<float*>(at);
+    std::vector<double> sum(cols, 0.0);
+    for (std::size_t r = 0; r < rows.rows; ++r) {
+      for (std::size_t c = 0; c < cols; ++c) sum[c] += static_cast<double>(rows.row(r)[c]);
+    }
+    for (std::size_t c = 0; c < cols; ++c) mean[c] = static_cast<float>(sum[c] / static_cast<double>(rows.rows));
+    centered.resize(rows.rows * cols);
+    for (std::size_t r = 0; r < rows.rows; ++r) {
+      for (std::size_t c = 0; c < cols; ++c) centered[r * cols + c] = rows.row(r)[c] - mean[c];
+    }
+    rows = {centered.data(), rows.rows, cols};
+    at += cols * sizeof(float);
+  }
+  for (TileFormat* format : {&learned->formats.open, &learned->formats.sealed}) {
+    if (format->calibration_bytes == 0) continue;
+    format->kernels.calibrate(*format, rows, at);
+    format->calibration = std::shared_ptr<const std::byte>(learned->buffer, at);
+    at += format->calibration_bytes;
+  }
+  learned_ = std::move(learned);
+  formats_ = &learned_->formats;
+  return {};
+}
+
+void HeadSide::forget() {
+  learned_.reset();
+  formats_ = given_;
+}
+
+const float* HeadSide::mean() const {
+  return learned_ != nullptr && given_->centers ? reinterpret_cast<const float*>(learned_->buffer->data()) : nullptr;
+}
+
+void HeadSide::subtract_mean(float* row) const {
+  const float* const mean = this->mean();
+  if (mean == nullptr) return;
+  for (int c = 0; c < formats_->open.head_dim; ++c) row[c] -= mean[c];
+}
+
 // The row as f16 holds it, whether it waits in an open tile or comes with this call.
 void HeadSide::read_exact(int row, const NewRows& fresh, float* out) const {
   const TileFormat& open = formats_->open;
@@ -82,8 +138,9 @@ void HeadSide::read_exact(int row, const NewRows& fresh, float* out) const {
     open.kernels.decode(open, open_.tile_of(row), at, at + 1, MatView<float>(out, 1, cols));
     return;
   }
-  const float* from = fresh.row(row - rows_);
-  for (std::size_t c = 0; c < cols; ++c) out[c] = round_to_f16(from[c]);
+  std::memcpy(out, fresh.row(row - rows_), cols * sizeof(float));
+  subtract_mean(out);
+  for (std::size_t c = 0; c < cols; ++c) out[c] = round_to_f16(out[c]);
 }
 
 Status HeadSide::stage_open(Arena& arena, const NewRows& fresh, int begin, std::vector<float>* scratch) {
@@ -94,10 +151,12 @@ Status HeadSide::stage_open(Arena& arena, const NewRows& fresh, int begin, std::
     const int at = row % format.tile_rows;
     const int count = std::min(format.tile_rows - at, staged_rows_ - row);
     MatView<const float> rows;
-    if (fresh.picked) {
+    if (fresh.picked || mean() != nullptr) {
       scratch->resize(static_cast<std::size_t>(count) * cols);
       for (int i = 0; i < count; ++i) {
-        std::memcpy(scratch->data() + static_cast<std::size_t>(i) * cols, fresh.row(row - rows_ + i), cols * sizeof(float));
+        float* const copy = scratch->data() + static_cast<std::size_t>(i) * cols;
+        std::memcpy(copy, fresh.row(row - rows_ + i), cols * sizeof(float));
+        subtract_mean(copy);
       }
       rows = {scratch->data(), static_cast<std::size_t>(count), cols};
     } else {
@@ -119,6 +178,7 @@ void HeadSide::commit() {
 }
 
 void HeadSide::rollback() {
+  if (rows_ == 0) forget();
   keep_live_tiles();
   refresh_pieces(sealed_);  // tiles that were shared may have been cloned
 }
@@ -139,7 +199,10 @@ Status HeadSide::own_row(Arena& arena, int row) {
 Status HeadSide::overwrite(int row, MatView<const float> value) {
   KV_CHECK(open_.owns(row));
   const TileFormat& format = formats_->open;
-  return format.kernels.encode(format, open_.tile_of(row), row % format.tile_rows, value);
+  if (mean() == nullptr) return format.kernels.encode(format, open_.tile_of(row), row % format.tile_rows, value);
+  std::vector<float> centered(value.row(0), value.row(0) + value.cols);
+  subtract_mean(centered.data());
+  return format.kernels.encode(format, open_.tile_of(row), row % format.tile_rows, {centered.data(), 1, value.cols});
 }
 
 // Renews the pieces from the block of `from_row` on. Tiles do not cross blocks, so whatever changed at or after
@@ -169,10 +232,15 @@ void HeadSide::drop_front_pieces() {
 }
 
 ByteAccount HeadSide::bytes() const {
-  return {formats_->bytes(rows_, sealed_).live, open_.allocated_bytes() + sealed_run_.allocated_bytes()};
+  const std::size_t learned = learned_ == nullptr ? 0 : learned_->buffer->size();
+  return {formats_->bytes(rows_, sealed_).live, open_.allocated_bytes() + sealed_run_.allocated_bytes() + learned};
 }
 
 void HeadSide::list_state(const std::string& prefix, std::vector<StateBuffer>* out) const {
+  if (learned_ != nullptr) {
+    const Buffer& buffer = *learned_->buffer;
+    out->push_back({prefix + " learned", 1, Tier::kRam, {buffer.size(), buffer.size()}, buffer.data()});
+  }
   const auto list = [&](const TileRun& run, const TileFormat& format, int begin, int end) {
     run.for_each_tile([&](int index, const Buffer& tile) {
       const int first = index * format.tile_rows;

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -23,15 +24,18 @@ namespace kvartet {
 // How one side's rows are written. Outlives the HeadSide; shared by all heads of a layer and by forks.
 struct SideFormats {
   TileFormat open;
-  TileFormat sealed;  // tile_rows == 0: rows are never sealed
-  int residual = 0;   // KIVI's R, when rows are sealed
-  int window = 0;     // only the last `window` rows are kept; 0: all
+  TileFormat sealed;     // tile_rows == 0: rows are never sealed
+  int residual = 0;      // KIVI's R, when rows are sealed
+  int window = 0;        // only the last `window` rows are kept; 0: all
+  bool centers = false;  // rows are written without their mean over the first rows (compression.md 12.4)
 
   bool seals() const { return sealed.tile_rows > 0; }
   // The first of `rows` rows that is still kept.
   int first_row(int rows) const { return window > 0 && rows > window ? rows - window : 0; }
-  // How many of `rows` rows are sealed between steps, those counted that have left the window: keys in whole residuals,
-  // values all but the last R.
+  bool learns() const { return centers || open.calibration_bytes > 0 || sealed.calibration_bytes > 0; }
+  std::size_t learned_bytes() const;
+  // How many of `rows` rows are sealed between steps, those counted that have left the window: all but the last R, or whole
+  // residuals where codes of several rows share a scale (KIVI's keys).
   int sealed_rows(int rows) const;
   // Where the sealed rows begin that are held after `rows` rows: with the group in which the first row lies.
   int first_sealed_row(int rows) const { return seals() ? first_row(rows) / sealed.row_step * sealed.row_step : 0; }
@@ -71,6 +75,8 @@ class HeadSide {
   int sealed() const { return sealed_; }
   std::span<const TilePiece> pieces() const { return pieces_; }
   const SideFormats& formats() const { return *formats_; }
+  // What rows were written without, [head_dim]; null: nothing.
+  const float* mean() const;
 
   ByteAccount bytes() const;
   void list_state(const std::string& prefix, std::vector<StateBuffer>* out) const;
@@ -81,10 +87,22 @@ class HeadSide {
   Status stage_open(Arena& arena, const NewRows& fresh, int begin, std::vector<float>* scratch);
   void read_exact(int row, const NewRows& fresh, float* out) const;
   void keep_live_tiles();
+  Status learn(Arena& arena, const NewRows& fresh);
+  void forget();
+  void subtract_mean(float* row) const;
   void refresh_pieces(int from_row);
   void drop_front_pieces();
 
-  const SideFormats* formats_;
+  // What the first rows taught: the mean, then the calibration of the formats, whose copies point into it. Never changes
+  // afterwards, so forks share it.
+  struct Learned {
+    std::shared_ptr<Buffer> buffer;
+    SideFormats formats;
+  };
+
+  const SideFormats* given_;    // by the layer
+  const SideFormats* formats_;  // the same, or learned_'s
+  std::shared_ptr<const Learned> learned_;
   TileRun open_;
   TileRun sealed_run_;
   int rows_ = 0;

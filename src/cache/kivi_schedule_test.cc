@@ -70,6 +70,11 @@ TEST(KiviSchedule, T8IncrementalEqualsBatch) {
                                           "full",
                                           "f32",
                                           "q8_0",
+                                          "q4_1:rotate=hadamard",
+                                          "fp8",
+                                          "turboquant:bits=3",
+                                          "turboquant:bits=4,residual=50",
+                                          "kivi:bits=3,residual=64",
                                           "streamingllm:window=60",
                                           "streamingllm:window=60+q8_0"};
   for (const std::string& spec : specs) {

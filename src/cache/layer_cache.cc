@@ -1,6 +1,7 @@
 #include "cache/layer_cache.h"
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 
 #include <fmt/format.h>
@@ -18,7 +19,7 @@ constexpr int kFewRows = 32;              // not worth waking threads for
 Result<SideFormats> side_formats(const FormatRequest& request, Side side, int head_dim, int residual, int window) {
   SideFormats formats;
   formats.window = window;
-  if (request.name != "kivi") {
+  if (residual == 0 || (request.name != "kivi" && request.name != "turboquant" && request.name != "qjl")) {
     KV_ASSIGN(formats.open, make_tile_format(request, side, head_dim));
     return formats;
   }
@@ -46,10 +47,30 @@ Status for_each_side(int kv_heads, int threads, const Task& task) {
 
 }  // namespace
 
-Result<std::shared_ptr<const LayerFormats>> LayerFormats::create(const CacheSpec& spec, int head_dim, int window) {
+Result<std::shared_ptr<const LayerFormats>> LayerFormats::create(const CacheSpec& spec, const FormatPlace& place, Arena* arena) {
   auto formats = std::make_shared<LayerFormats>();
-  KV_ASSIGN(formats->key, side_formats(spec.key, Side::kKey, head_dim, spec.residual, window));
-  KV_ASSIGN(formats->value, side_formats(spec.value, Side::kValue, head_dim, spec.residual, window));
+  KV_ASSIGN(formats->key, side_formats(spec.key, Side::kKey, place.head_dim, spec.residual, place.window));
+  KV_ASSIGN(formats->value, side_formats(spec.value, Side::kValue, place.head_dim, spec.residual, place.window));
+  formats->key.centers = spec.center_keys;
+  std::vector<TileFormat*> seen;
+  for (TileFormat* format : {&formats->key.open, &formats->key.sealed, &formats->value.open, &formats->value.sealed}) {
+    if (format->table_bytes == 0) continue;
+    const auto equal = std::find_if(seen.begin(), seen.end(), [&](const TileFormat* other) {
+      return other->table_bytes == format->table_bytes &&
+             std::memcmp(other->tables.get(), format->tables.get(), format->table_bytes) == 0;
+    });
+    if (equal != seen.end()) {
+      format->tables = (*equal)->tables;
+      continue;
+    }
+    seen.push_back(format);
+    formats->table_bytes += format->table_bytes;
+    if (arena == nullptr) continue;
+    KV_ASSIGN(Buffer buffer, arena->allocate(format->table_bytes));
+    std::memcpy(buffer.data(), format->tables.get(), format->table_bytes);
+    formats->tables.push_back(std::make_shared<Buffer>(std::move(buffer)));
+    format->tables = std::shared_ptr<const std::byte>(formats->tables.back(), formats->tables.back()->data());
+  }
   return std::shared_ptr<const LayerFormats>(std::move(formats));
 }
 
@@ -215,7 +236,7 @@ Status LayerCache::settle(Arena& arena) {
 void LayerCache::refresh_views() {
   views_.resize(heads_.size());
   for (std::size_t h = 0; h < heads_.size(); ++h)
-    views_[h] = {heads_[h].key.pieces(), heads_[h].value.pieces(), heads_[h].key.rows(), heads_[h].key.first()};
+    views_[h] = {heads_[h].key.pieces(), heads_[h].value.pieces(), heads_[h].key.rows(), heads_[h].key.first(), heads_[h].key.mean()};
 }
 
 std::vector<std::int32_t> LayerCache::positions(int kv_head) const {

@@ -21,12 +21,22 @@
 
 namespace kvartet {
 
+// What of a layer its formats depend on.
+struct FormatPlace {
+  int head_dim = 0;
+  int window = 0;  // in tokens; 0: none
+  bool operator==(const FormatPlace&) const = default;
+};
+
 // The formats of both sides of a layer; shared by layers of equal shape and by forks, since pieces point to them.
 struct LayerFormats {
   SideFormats key;
   SideFormats value;
-  // `window` in tokens, 0: none. kUsage: the spec does not fit `head_dim`.
-  static Result<std::shared_ptr<const LayerFormats>> create(const CacheSpec& spec, int head_dim, int window = 0);
+  // Rotation and sketch matrices of all formats, each once: equal ones are one (compression.md R7).
+  std::vector<std::shared_ptr<Buffer>> tables;
+  std::size_t table_bytes = 0;
+  // `arena` holds the tables; null (for predictions): the formats' own. kUsage: the spec does not fit `place.head_dim`.
+  static Result<std::shared_ptr<const LayerFormats>> create(const CacheSpec& spec, const FormatPlace& place, Arena* arena = nullptr);
 };
 
 class LayerCache {

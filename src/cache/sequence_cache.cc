@@ -12,17 +12,42 @@
 namespace kvartet {
 namespace {
 
-Result<std::vector<std::shared_ptr<const LayerFormats>>> formats_of_layers(const CacheSpec& spec, const ModelShape& shape) {
-  std::vector<std::shared_ptr<const LayerFormats>> formats;
-  for (const LayerShape& layer : shape.layers) {
-    if (!formats.empty() && formats.back()->key.open.head_dim == layer.head_dim && formats.back()->key.window == layer.window) {
-      formats.push_back(formats.back());
-      continue;
+using FormatsList = std::vector<std::shared_ptr<const LayerFormats>>;
+
+// One entry per layer; layers of equal shape and spec share theirs.
+Result<FormatsList> formats_of_layers(const CacheSpec& spec, const ModelShape& shape, Arena* arena) {
+  struct Made {
+    FormatPlace place;
+    bool kept;
+    std::shared_ptr<const LayerFormats> formats;
+  };
+  std::vector<Made> made;
+  FormatsList formats;
+  for (int l = 0; l < shape.layer_count(); ++l) {
+    const CacheSpec layer_spec = spec.for_layer(l);
+    const bool kept = layer_spec != spec;
+    const LayerShape& layer = shape.layers[static_cast<std::size_t>(l)];
+    const FormatPlace place = {layer.head_dim, layer.window};
+    auto known = std::find_if(made.begin(), made.end(), [&](const Made& m) { return m.place == place && m.kept == kept; });
+    if (known == made.end()) {
+      KV_ASSIGN(std::shared_ptr<const LayerFormats> fresh, LayerFormats::create(layer_spec, place, arena));
+      known = made.insert(made.end(), {place, kept, std::move(fresh)});
     }
-    KV_ASSIGN(std::shared_ptr<const LayerFormats> made, LayerFormats::create(spec, layer.head_dim, layer.window));
-    formats.push_back(std::move(made));
+    formats.push_back(known->formats);
   }
   return formats;
+}
+
+FormatsList distinct(FormatsList formats) {
+  std::sort(formats.begin(), formats.end());
+  formats.erase(std::unique(formats.begin(), formats.end()), formats.end());
+  return formats;
+}
+
+ByteAccount table_bytes(const FormatsList& formats) {
+  ByteAccount sum;
+  for (const auto& layer : distinct(formats)) sum += {layer->table_bytes, layer->table_bytes};
+  return sum;
 }
 
 }  // namespace
@@ -31,6 +56,7 @@ struct SequenceCache::Impl {
   std::shared_ptr<const CacheSpec> spec;
   std::shared_ptr<Arena> arena;
   CacheOptions options;
+  FormatsList formats;  // one per layer
   std::vector<LayerCache> layers;
   int next_position = 0;
   Status broken;  // the failure that left layers out of step; ok: none
@@ -62,7 +88,7 @@ SequenceCache::~SequenceCache() = default;
 Result<SequenceCache> SequenceCache::create(const CacheSpec& spec, const ModelShape& shape, std::shared_ptr<Arena> arena,
                                             const CacheOptions& options) {
   KV_TRY(check_spec(spec, shape));
-  KV_ASSIGN(const auto formats, formats_of_layers(spec, shape));
+  KV_ASSIGN(FormatsList formats, formats_of_layers(spec, shape, arena.get()));
   auto impl = std::make_unique<Impl>();
   impl->spec = std::make_shared<const CacheSpec>(spec);
   impl->arena = std::move(arena);
@@ -72,6 +98,7 @@ Result<SequenceCache> SequenceCache::create(const CacheSpec& spec, const ModelSh
   for (std::size_t l = 0; l < shape.layers.size(); ++l) {
     impl->layers.emplace_back(shape.layers[l].window > 0 ? windowed : impl->spec, shape.layers[l], formats[l]);
   }
+  impl->formats = std::move(formats);
   return SequenceCache(std::move(impl));
 }
 
@@ -151,13 +178,22 @@ bool SequenceCache::acted() const {
 }
 
 ByteAccount SequenceCache::bytes() const {
-  ByteAccount sum;
+  ByteAccount sum = table_bytes(impl_->formats);
   for (const LayerCache& layer : impl_->layers) sum += layer.bytes();
   return sum;
 }
 
 std::vector<StateBuffer> SequenceCache::state() const {
   std::vector<StateBuffer> buffers;
+  std::vector<const Buffer*> tables;
+  for (const auto& layer : impl_->formats) {  // in the order of layers, not of addresses
+    for (const auto& table : layer->tables) {
+      if (std::find(tables.begin(), tables.end(), table.get()) != tables.end()) continue;
+      tables.push_back(table.get());
+      buffers.push_back(
+          {fmt::format("tables {}", tables.size() - 1), 1, Tier::kRam, {table->size(), table->size()}, table->data()});
+    }
+  }
   for (std::size_t l = 0; l < impl_->layers.size(); ++l) impl_->layers[l].list_state(fmt::format("layer {}", l), &buffers);
   return buffers;
 }
@@ -181,9 +217,9 @@ Result<ByteAccount> predict_bytes(const CacheSpec& spec, const ModelShape& shape
                                    prompt_tokens, generated, kMostTokens));
   }
   KV_TRY(check_spec(spec, shape));
-  KV_ASSIGN(const auto formats, formats_of_layers(spec, shape));
+  KV_ASSIGN(const FormatsList formats, formats_of_layers(spec, shape, nullptr));
   const CacheSpec windowed = windowed_layer_spec(spec);
-  ByteAccount sum;
+  ByteAccount sum = table_bytes(formats);
   for (std::size_t l = 0; l < shape.layers.size(); ++l) {
     const CacheSpec& layer_spec = shape.layers[l].window > 0 ? windowed : spec;
     const int rows = rows_after(layer_spec, prompt_tokens, generated);

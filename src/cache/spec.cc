@@ -13,10 +13,9 @@
 namespace kvartet {
 namespace {
 
-constexpr std::array<std::string_view, 23> kPlanned = {
-    "q5_0",        "q4_1",  "q4_0",    "fp8",       "nvfp4", "turboquant", "higgs",    "polar-angle",
-    "qjl",         "h2o",   "tova",    "pyramidkv", "adakv", "cam",        "shadowkv", "yakv",
-    "yakv-engine", "quest", "arkvale", "infinigen", "lrqk",  "oracle",     "select"};
+constexpr std::array<std::string_view, 16> kPlanned = {"nvfp4",     "higgs", "h2o",    "tova",        "pyramidkv", "adakv",
+                                                       "cam",       "yakv",  "quest",  "yakv-engine", "arkvale",   "shadowkv",
+                                                       "infinigen", "lrqk",  "oracle", "select"};
 
 bool is_evictor(const SpecStage& stage) { return find_method(evictor_methods(), stage.name.key) != nullptr; }
 
@@ -100,6 +99,17 @@ int Budget::rows(int tokens, int least) const {
   return std::max(least, static_cast<int>(std::ceil(exact - 1e-9 * (1 + exact))));
 }
 
+CacheSpec CacheSpec::for_layer(int layer) const {
+  const auto holds = [layer](const LayerRange& r) { return r.first <= layer && layer <= r.last; };
+  if (std::none_of(keep.begin(), keep.end(), holds)) return *this;
+  CacheSpec kept = *this;
+  kept.key = FormatRequest();
+  kept.value = FormatRequest();
+  kept.residual = 0;
+  kept.center_keys = false;
+  return kept;
+}
+
 Result<CacheSpec> parse_spec(std::string_view text) {
   KV_ASSIGN(const std::vector<SpecStage> stages, parse_stages(text));
   for (const SpecStage& stage : stages) KV_TRY(check_names(stage));
@@ -113,6 +123,10 @@ Result<CacheSpec> parse_spec(std::string_view text) {
 }
 
 Status check_spec(const CacheSpec& spec, const ModelShape& shape) {
+  if (!spec.keep.empty() && spec.keep.back().last >= shape.layer_count()) {
+    return usage_error(
+        fmt::format("keep names layer {}, but this model has layers 0 to {}", spec.keep.back().last, shape.layer_count() - 1));
+  }
   for (const LayerShape& layer : shape.layers) {
     KV_TRY(check_formats(spec, layer));
   }

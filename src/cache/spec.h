@@ -22,6 +22,13 @@ struct Budget {
   bool operator==(const Budget&) const = default;
 };
 
+// Layers [first, last].
+struct LayerRange {
+  int first = 0;
+  int last = 0;
+  bool operator==(const LayerRange&) const = default;
+};
+
 // A parsed and completed spec: the four questions of DESIGN 4 answered.
 struct CacheSpec {
   std::string canonical;  // every key printed, in the table's order: what results, reports and explain show
@@ -37,7 +44,12 @@ struct CacheSpec {
   // quantize
   FormatRequest key;
   FormatRequest value;
-  int residual = 0;  // newest rows kept in f16 on the sides written in KIVI (its R); 0: rows are encoded as they come
+  int residual = 0;              // newest rows kept in f16 on the sides that seal (KIVI's R); 0: rows are encoded as they come
+  bool center_keys = false;      // keys are written without their head's mean (compression.md 12.4)
+  std::vector<LayerRange> keep;  // layers left at f16, in ascending order
+
+  // The spec of one layer: f16 on both sides where it is kept.
+  CacheSpec for_layer(int layer) const;
 
   bool operator==(const CacheSpec&) const = default;
 };

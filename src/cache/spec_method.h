@@ -18,8 +18,8 @@ inline constexpr int kMostRows = 1 << 24;  // far above any context; keeps row a
 
 struct SpecMethod {
   MethodInfo info;
-  // Completes `spec` from a stage of this name and returns the stage's canonical text. Quantizers also get a stage whose
-  // name is a pair and has this name on one side.
+  // Completes `spec` from a stage of this name and returns the stage's canonical text. Null for quantizers: their stages may
+  // be pairs of names, and read_quantizer reads both sides.
   Result<std::string> (*read)(const SpecStage& stage, CacheSpec* spec) = nullptr;
 };
 
@@ -51,9 +51,7 @@ Result<int> single_whole(const SpecStage& stage, std::string_view key, int other
 Result<std::string> single_word(const SpecStage& stage, std::string_view key, Names words);  // default: the first word
 Result<int> one_of(std::string_view key, std::string_view text, std::span<const int> choices);
 
-// The value of a key for both sides, or the default for both.
-Result<SidedText> sided_text(const SpecStage& stage, std::string_view key, std::string_view otherwise);
-std::string print_sided(int key, int value);  // "4", "4/2"
+std::string print_sided(const SidedText& text);  // "4", "4/2"
 
 Result<Budget> parse_budget(std::string_view text);
 bool is_share(const Budget& budget);

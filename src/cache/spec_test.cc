@@ -32,6 +32,23 @@ TEST(Spec, CanonicalForms) {
       {"kivi/full", "kivi/full:bits=4,group=32,residual=128"},
       {"full/q8_0", "full/q8_0"},
       {"q8_0/q8_0", "q8_0"},
+      {"kivi:bits=3", "kivi:bits=3,group=32,residual=128"},
+      {"kivi:keep=0-1.28-29,center=mean", "kivi:bits=4,group=32,residual=128,center=mean,keep=0-1.28-29"},
+      {"q4_0", "q4_0"},
+      {"q4_0:rotate=none,keep=3", "q4_0:keep=3"},
+      {"q8_0/q4_0:rotate=hadamard", "q8_0/q4_0:rotate=hadamard"},
+      {"q5_0/q4_1:rotate=none/hadamard", "q5_0/q4_1:rotate=none/hadamard"},
+      {"q4_0:center=none", "q4_0"},
+      {"fp8", "fp8"},
+      {"polar-angle", "polar-angle"},
+      {"qjl", "qjl:sketch=256,residual=128"},
+      {"qjl/q8_0:residual=0", "qjl/q8_0:sketch=256,residual=0"},
+      {"fp8:scale=calibrated/1", "fp8:scale=calibrated/1"},
+      {"turboquant", "turboquant:bits=4,variant=mse,rotation=hadamard,residual=0,seed=1"},
+      {"turboquant:bits=4/2.5,seed=7", "turboquant:bits=4/2.5,variant=mse,rotation=hadamard,residual=0,seed=7"},
+      {"turboquant:variant=prod,bits=3", "turboquant:bits=3,variant=prod,rotation=hadamard,residual=0,seed=1"},
+      {"turboquant/q4_0:residual=64", "turboquant/q4_0:bits=4,variant=mse,rotation=hadamard,residual=64,seed=1"},
+      {"kivi/turboquant:bits=2/3", "kivi/turboquant:bits=2/3,group=32,residual=128,variant=mse,rotation=hadamard,seed=1"},
       {"snapkv", "snapkv:budget=0.25,window=32,kernel=7,pool=max"},
       {"snapkv:pool=avg,kernel=5,budget=1024,window=64", "snapkv:budget=1024,window=64,kernel=5,pool=avg"},
       {"streamingllm", "streamingllm:sinks=4,window=512,rope=absolute"},
@@ -69,6 +86,25 @@ TEST(Spec, MeaningOfPairs) {
   EXPECT_EQ(mixed.value, (FormatRequest{"kivi", 2, 32}));
 }
 
+TEST(Spec, MeaningOfTheQuantizersKeys) {
+  const CacheSpec turbo = *parse_spec("turboquant:bits=3.25/4,variant=prod,rotation=dense,residual=64,seed=9");
+  EXPECT_EQ(
+      turbo.key,
+      (FormatRequest{
+          .name = "turboquant", .bits = 3, .quarters = 1, .rotation = Rotation::kDense, .residual_signs = true, .seed = 9}));
+  EXPECT_EQ(turbo.value, (FormatRequest{.name = "turboquant", .bits = 4, .rotation = Rotation::kDense, .seed = 9}));
+  EXPECT_EQ(turbo.residual, 64);
+  const CacheSpec pair = *parse_spec("q8_0/q4_0:rotate=none/hadamard,center=mean,keep=0.5-6");
+  EXPECT_EQ(pair.key, (FormatRequest{.name = "q8_0"}));
+  EXPECT_EQ(pair.value, (FormatRequest{.name = "q4_0", .rotation = Rotation::kHadamard}));
+  EXPECT_TRUE(pair.center_keys);
+  EXPECT_EQ(pair.keep, (std::vector<LayerRange>{{0, 0}, {5, 6}}));
+  EXPECT_EQ(pair.for_layer(6).key, FormatRequest());
+  EXPECT_FALSE(pair.for_layer(0).center_keys);
+  EXPECT_EQ(pair.for_layer(4), pair);
+  EXPECT_TRUE(parse_spec("fp8:scale=1/calibrated")->value.calibrated);
+}
+
 // compression.md 4.3 and 4.4.
 TEST(Spec, BudgetRows) {
   EXPECT_EQ(Budget{0.25}.rows(500, 33), 125);
@@ -94,9 +130,6 @@ TEST(Spec, RefusalsNameTheValueAndTheNearestChoice) {
       {"snapkv:budget=0.25+", "empty stage", "snapkv+kivi"},
       {"+kivi", "empty stage", "stage+stage"},
       {":bits=4", "without a name", "name"},
-      {"turboqant:bits=4", "'turboqant'", "turboquant', which is not built yet"},
-      {"turboquant", "'turboquant' is not built yet", "kivi"},
-      {"q4_0", "'q4_0' is not built yet", "q8_0"},
       {"kivi:bit=4", "'bit'", "bits"},
       {"kivi:", "''", "key=value"},
       {"kivi:bits", "'bits'", "key=value"},
@@ -105,7 +138,6 @@ TEST(Spec, RefusalsNameTheValueAndTheNearestChoice) {
       {"kivi:bits=4/2/1", "3 parts", "keys/values"},
       {"kivi:bits=4/", "empty side", "keys/values"},
       {"kivi:bits=5", "bits=5", "bits=4"},
-      {"kivi:bits=3", "bits=3", "bits=4"},
       {"kivi:bits=16", "bits=16", "bits=8"},
       {"kivi:bits=four", "bits='four'", "whole number"},
       {"kivi:group=48", "group=48", "group=32"},
@@ -115,13 +147,35 @@ TEST(Spec, RefusalsNameTheValueAndTheNearestChoice) {
       {"kivi:residual=-1", "residual='-1'", "residual=32"},
       {"kivi:residual=32,group=64", "residual='32'", "residual=64"},
       {"kivi:residual=64/128", "residual", "residual=64"},
-      {"kivi:center=mean", "'center='", "leave it out"},
-      {"q8_0:rotate=hadamard", "'rotate='", "leave it out"},
+      {"turboqant:bits=4", "'turboqant'", "turboquant"},
+      {"turboquant:bits=9", "bits=9", "bits=8"},
+      {"turboquant:bits=2.7", "bits='2.7'", "bits=2.5"},
+      {"turboquant:bits=0.5", "bits='0.5'", "bits=2.5"},
+      {"turboquant:variant=qjl", "variant='qjl'", "prod"},
+      {"turboquant:rotation=none", "rotation='none'", "dense"},
+      {"turboquant:seed=0", "seed='0'", "seed=1"},
+      {"q4_0/turboquant:variant=prod", "variant=prod", "variant=mse"},
+      {"q4_0:rotate=haar", "rotate='haar'", "hadamard"},
+      {"q4_0/full:rotate=hadamard/none", "only one side", "rotate=hadamard"},
+      {"q8_0/qjl", "qjl estimates logits", "qjl/q8_0"},
+      {"qjl:sketch=100", "sketch=100", "sketch=96"},
+      {"qjl:sketch=2048", "sketch='2048'", "sketch=1024"},
+      {"streamingllm+qjl", "residual=128", "residual=0"},
+      {"polar-angle:bits=4", "'bits'", "center"},
+      {"fp8:scale=2", "scale='2'", "scale=1"},
+      {"kivi:rotate=hadamard", "'rotate'", "residual"},  // 7.2: do not rotate before KIVI keys
+      {"full/q4_0:center=mean", "'center'", "keep"},
+      {"full:keep=0", "'keep'", "write full alone"},
+      {"kivi:center=median", "center='median'", "mean"},
+      {"kivi:keep=3-1", "keep='3-1'", "keep=0-1.28-29"},
+      {"kivi:keep=0-4.4", "keep='0-4.4'", "'4'"},
+      {"kivi:keep=a", "keep='a'", "whole number"},
+      {"kivi:keep=1.", "keep='1.'", "keep=0-1.28-29"},
+      {"streamingllm+turboquant:residual=8", "residual=8", "residual=0"},
       {"full:bits=4", "'bits'", "write full alone"},
       {"q8_0/kivi:bits=4/2", "only one side", "bits=2"},
       {"kivi/q8_0:bits=4/2", "only one side", "bits=4"},
       {"snapkv/kivi", "'snapkv'", "pairs are made of full"},
-      {"q8_0/q4_0", "'q4_0'", "not built yet"},
       {"full/kivi/q8_0", "3 parts", "keys/values"},
       {"snapkv:budget=0", "budget='0'", "budget=1"},
       {"snapkv:budget=-5", "budget='-5'", "budget=1"},
@@ -164,11 +218,49 @@ TEST(Spec, RefusalsNameTheValueAndTheNearestChoice) {
 
 // Whatever the text, the answer is a refusal or a spec whose canonical form means the same.
 TEST(Spec, RandomTextsRoundTripOrAreRefused) {
-  const std::vector<std::string> words = {"full",     "f32",    "q8_0",   "kivi",    "snapkv", "streamingllm", "bits",  "group",
-                                          "residual", "budget", "window", "kernel",  "pool",   "avg",          "sinks", "rope",
-                                          "4",        "2",      "32",     "64",      "128",    "0.25",         "-1",    "999999",
-                                          "/",        "+",      ":",      "=",       ",",      "absolute",     "x",     "",
-                                          "bits=4",   ":bits=", "=4,",    "kernel=5"};
+  const std::vector<std::string> words = {"full",
+                                          "f32",
+                                          "q8_0",
+                                          "kivi",
+                                          "snapkv",
+                                          "streamingllm",
+                                          "bits",
+                                          "group",
+                                          "residual",
+                                          "budget",
+                                          "window",
+                                          "kernel",
+                                          "pool",
+                                          "avg",
+                                          "sinks",
+                                          "rope",
+                                          "4",
+                                          "2",
+                                          "32",
+                                          "64",
+                                          "128",
+                                          "0.25",
+                                          "-1",
+                                          "999999",
+                                          "/",
+                                          "+",
+                                          ":",
+                                          "=",
+                                          ",",
+                                          "absolute",
+                                          "x",
+                                          "",
+                                          "bits=4",
+                                          ":bits=",
+                                          "=4,",
+                                          "kernel=5",
+                                          "q4_0",
+                                          "turboquant",
+                                          "keep=",
+                                          "center=mean",
+                                          "rotate=hadamard",
+                                          "2.5",
+                                          "."};
   Rng rng(3);
   int accepted = 0;
   for (int i = 0; i < 20000; ++i) {
@@ -204,10 +296,13 @@ TEST(Spec, CheckAgainstTheModel) {
   EXPECT_TRUE(check_spec(*parse_spec("full"), shape_with(80)).ok());
   EXPECT_EQ(check_spec(*parse_spec("full"), shape_with(64, 4096)).code(), Code::kUsage);
   EXPECT_TRUE(check_spec(*parse_spec("full"), shape_with(64, 8192)).ok());
+  EXPECT_NE(check_spec(*parse_spec("q4_0:keep=1"), shape_with(64)).message().find("layers 0 to 0"), std::string::npos);
+  EXPECT_EQ(check_spec(*parse_spec("turboquant:bits=3.25"), shape_with(64)).code(), Code::kUsage);
+  EXPECT_TRUE(check_spec(*parse_spec("turboquant:bits=3.25"), shape_with(128)).ok());
 }
 
 TEST(Spec, MethodsAreAllParsed) {
-  EXPECT_EQ(methods().size(), 6U);
+  EXPECT_EQ(methods().size(), 13U);
   for (const MethodInfo& method : methods()) EXPECT_TRUE(parse_spec(method.name).ok()) << method.name;
 }
 

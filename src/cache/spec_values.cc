@@ -10,12 +10,6 @@
 #include "cache/spec_method.h"
 
 namespace kvartet {
-namespace {
-
-constexpr std::array<std::string_view, 3> kPlannedKeys = {"rotate", "center", "keep"};
-
-}  // namespace
-
 bool contains(Names names, std::string_view name) { return std::find(names.begin(), names.end(), name) != names.end(); }
 
 std::string stage_name(const SpecStage& stage) {
@@ -31,9 +25,6 @@ Status check_keys(const SpecStage& stage, Names allowed) {
   for (const SpecSetting& setting : stage.settings) {
     if (contains(allowed, setting.name)) continue;
     const std::string name = stage_name(stage);
-    if (contains(kPlannedKeys, setting.name)) {
-      return usage_error(fmt::format("'{}=' of '{}' is not built yet; leave it out", setting.name, name));
-    }
     if (allowed.empty())
       return usage_error(fmt::format("'{}' takes no keys, not {}; write {} alone", name, quoted(setting.name), name));
     return usage_error(fmt::format("'{}' has no key {}; the nearest is '{}' (it takes {})", name, quoted(setting.name),
@@ -97,16 +88,6 @@ std::string print_budget(const Budget& budget) {
   return is_share(budget) ? fmt::format("{}", budget.value) : fmt::format("{}", static_cast<int>(budget.value));
 }
 
-Result<SidedText> sided_text(const SpecStage& stage, std::string_view key, std::string_view otherwise) {
-  const SpecSetting* setting = stage.find(key);
-  if (setting == nullptr) return SidedText{std::string(otherwise), std::string(otherwise)};
-  if (stage.name.paired() && setting->value.paired()) {  // only one side of such a pair of names is KIVI
-    return usage_error(fmt::format("only one side of '{}' is kivi, so '{}' takes one value; write {}={}", stage_name(stage), key,
-                                   key, stage.name.key == "kivi" ? setting->value.key : setting->value.value));
-  }
-  return setting->value;
-}
-
-std::string print_sided(int key, int value) { return key == value ? fmt::format("{}", key) : fmt::format("{}/{}", key, value); }
+std::string print_sided(const SidedText& text) { return text.paired() ? text.key + "/" + text.value : text.key; }
 
 }  // namespace kvartet
