@@ -137,7 +137,7 @@ void plain_read(benchmark::State& state) {
 std::string label(const FormatRequest& r) {
   std::string text = r.name;
   if (r.bits != 0) text += std::to_string(r.bits);
-  if (r.group != 0) text += "g" + std::to_string(r.group);
+  if (r.group != 0) text.append("g").append(std::to_string(r.group));
   if (r.residual_signs) text += "prod";
   if (r.rotation == Rotation::kDense) text += "dense";
   if (r.name != "turboquant" && r.rotation == Rotation::kHadamard) text += "hadamard";
