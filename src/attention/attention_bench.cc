@@ -91,8 +91,9 @@ void measure_peak(int threads, Rate* peak) {
   }
 }
 
-// Args: tokens, chunk, threads.
-void prefill(benchmark::State& state) {
+// Args: tokens, chunk, threads. `exports`: column sums are exported too.
+void prefill(benchmark::State& state, bool exports) {
+  ColumnSums columns;
   const std::size_t tokens = static_cast<std::size_t>(state.range(0));
   const std::size_t chunk = static_cast<std::size_t>(state.range(1));
   const int threads = static_cast<int>(state.range(2));
@@ -115,6 +116,7 @@ void prefill(benchmark::State& state) {
     state.ResumeTiming();
     const double start = Clock::real().seconds();
     const double cpu_start = cpu_seconds();
+    if (exports) columns.start(kHeads, static_cast<int>(tokens));
     for (std::size_t begin = 0; begin < tokens; begin += chunk) {
       const std::size_t end = std::min(begin + chunk, tokens);
       attention.run({.q = all_q.token_range(begin, end),
@@ -123,7 +125,8 @@ void prefill(benchmark::State& state) {
                      .first = static_cast<int>(begin),
                      .kept = static_cast<int>(begin),
                      .prefix = {},
-                     .out = all_out.token_range(begin, end)});
+                     .out = all_out.token_range(begin, end),
+                     .columns = exports ? &columns : nullptr});
     }
     rate.keep_best(operations, Clock::real().seconds() - start, cpu_seconds() - cpu_start);
   }
@@ -132,11 +135,20 @@ void prefill(benchmark::State& state) {
   state.counters["of_peak_cpu"] = rate.per_cpu_second / peak.per_cpu_second;
   state.counters["best_ms"] = operations / rate.per_second * 1e3;
 }
-BENCHMARK(prefill)
+BENCHMARK_CAPTURE(prefill, plain, false)
     ->ArgNames({"tokens", "chunk", "threads"})
     ->Args({4096, 4096, 1})
     ->Args({4096, 512, 1})
     ->Args({4096, 512, 2})
+    ->Args({7168, 512, 1})
+    ->Args({7168, 512, 2})
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime()
+    ->Iterations(5);
+
+BENCHMARK_CAPTURE(prefill, column_sums, true)
+    ->ArgNames({"tokens", "chunk", "threads"})
+    ->Args({4096, 512, 1})
     ->Args({7168, 512, 1})
     ->Args({7168, 512, 2})
     ->Unit(benchmark::kMillisecond)

@@ -18,7 +18,7 @@ constexpr std::size_t kVector = hn::MaxLanes(Lanes());
 constexpr std::size_t kPanel = 2 * kVector;
 constexpr std::size_t kRows = kMicroRows;
 constexpr std::size_t kBlock = kPrefillBlock;
-static_assert(kBlock % kPanel == 0);
+static_assert(kBlock % (2 * kPanel) == 0);
 
 // ---- softmax
 
@@ -302,6 +302,28 @@ void accumulate_tile(const PrefillTile& tile) {
   }
 }
 
+// ---- column sums
+
+void sum_columns(const ColumnRows& args) {
+  const hn::RebindToSigned<Lanes> di;
+  for (std::size_t column = 0; column < kBlock; column += 2 * kPanel) {
+    auto s0 = hn::Zero(di), s1 = s0, s2 = s0, s3 = s0;
+    for (int r = args.first; r < args.rows; r += args.step) {
+      const V scale = hn::Set(kTag, args.scale[r]);
+      const float* HWY_RESTRICT row = args.weights + static_cast<std::size_t>(r) * kBlock + column;
+      s0 = hn::Add(s0, hn::NearestInt(hn::Mul(hn::Load(kTag, row), scale)));
+      s1 = hn::Add(s1, hn::NearestInt(hn::Mul(hn::Load(kTag, row + kVector), scale)));
+      s2 = hn::Add(s2, hn::NearestInt(hn::Mul(hn::Load(kTag, row + 2 * kVector), scale)));
+      s3 = hn::Add(s3, hn::NearestInt(hn::Mul(hn::Load(kTag, row + 3 * kVector), scale)));
+    }
+    auto* HWY_RESTRICT to = reinterpret_cast<std::int32_t*>(args.sums + column);
+    hn::Store(s0, di, to);
+    hn::Store(s1, di, to + kVector);
+    hn::Store(s2, di, to + 2 * kVector);
+    hn::Store(s3, di, to + 3 * kVector);
+  }
+}
+
 void describe(AttentionKernels* kernels) {
   kernels->panel = static_cast<int>(kPanel);
   kernels->vector = static_cast<int>(kVector);
@@ -320,6 +342,7 @@ HWY_EXPORT(pack_keys);
 HWY_EXPORT(pack_values);
 HWY_EXPORT(score_tile);
 HWY_EXPORT(accumulate_tile);
+HWY_EXPORT(sum_columns);
 HWY_EXPORT(describe);
 
 AttentionKernels attention_kernels() {
@@ -332,6 +355,7 @@ AttentionKernels attention_kernels() {
   kernels.pack_values = SIMD_CHOOSE(pack_values);
   kernels.score_tile = SIMD_CHOOSE(score_tile);
   kernels.accumulate_tile = SIMD_CHOOSE(accumulate_tile);
+  kernels.sum_columns = SIMD_CHOOSE(sum_columns);
   return kernels;
 }
 

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "core/matrix.h"
 
@@ -51,6 +52,16 @@ struct PrefillTile {
   float* acc = nullptr;                  // [groups * kMicroRows, acc_stride()]
 };
 
+// Weights of one block that belong to one query head: rows first, first + step, ... below `rows`.
+struct ColumnRows {
+  const float* weights = nullptr;  // [rows, kPrefillBlock], 64-byte aligned, each >= 0
+  const float* scale = nullptr;    // [rows]; weight * scale is at most 2^24
+  int first = 0;
+  int rows = 0;
+  int step = 1;
+  std::uint32_t* sums = nullptr;  // [kPrefillBlock], 64-byte aligned: written
+};
+
 struct AttentionKernels {
   int panel = 0;   // lanes of a packed panel; divides kPrefillBlock
   int vector = 0;  // float lanes of a vector; divides panel
@@ -67,6 +78,8 @@ struct AttentionKernels {
   void (*score_tile)(const PrefillTile&) = nullptr;
   // acc = acc * rescale + logits . values, over each group's columns.
   void (*accumulate_tile)(const PrefillTile&) = nullptr;
+  // sums[column] = sum over rows of round(weight * scale), in whole numbers.
+  void (*sum_columns)(const ColumnRows&) = nullptr;
 
   std::size_t acc_stride(int head_dim) const;  // head_dim rounded up to whole vectors
   std::size_t key_block_floats(int head_dim) const {

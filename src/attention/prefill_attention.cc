@@ -40,6 +40,9 @@ struct PrefillAttention::Layout {
   int first_block = 0;  // blocks of k in front of it lie outside every query's window
   int end_block = 0;
   SoftmaxPartial prefix;  // of all queries, [kv_heads * tokens * group]; acc null: no prefix
+  // For column sums over a prefix: what a weight relative to the prefix alone is multiplied with, per query as in `prefix`.
+  float* prefix_share = nullptr;
+  int prefix_rows = 0;  // columns in front of the rows of k
 
   explicit Layout(const PrefillTask& task) : kernels(attention_kernels()) {
     group = static_cast<int>(task.q.heads / task.k.heads);
@@ -49,7 +52,11 @@ struct PrefillAttention::Layout {
     tile_groups = divide_up(tile_tokens * group, kMicroRows);
     first_block = visible_rows(task.first, task.window).begin / kPrefillBlock;
     end_block = divide_up(task.first + static_cast<int>(task.q.tokens), kPrefillBlock);
+    if (!task.prefix.empty()) prefix_rows = task.prefix[0].rows;
   }
+
+  // Blocks whose weights a tile keeps until its rows' sums are known.
+  int kept_blocks(const PrefillTask& task) const { return task.columns == nullptr ? 1 : end_block - first_block; }
 
   std::size_t key_offset(int kv_head) const {
     return uz(kv_head) * (kernels.key_block_floats(head_dim) + kernels.value_block_floats(head_dim));
@@ -101,9 +108,10 @@ void PrefillAttention::attend_to_prefix(const PrefillTask& task, Layout* layout)
   const std::size_t head_queries = task.q.tokens * group;  // of one KV head
   const std::size_t queries = task.k.heads * head_queries;
   const std::size_t padded = AlignedScratch::padded(queries);
-  float* const max = prefix_.ensure(2 * padded + 2 * queries * head_dim);
+  float* const max = prefix_.ensure(3 * padded + 2 * queries * head_dim);
   float* const sum = max + padded;
-  float* const acc = sum + padded;
+  layout->prefix_share = sum + padded;
+  float* const acc = layout->prefix_share + padded;
   float* const gathered = acc + queries * head_dim;
   layout->prefix = {max, sum, acc, static_cast<int>(queries), layout->head_dim};
   prefix_tasks_.clear();
@@ -128,12 +136,56 @@ void PrefillAttention::attend_to_prefix(const PrefillTask& task, Layout* layout)
   prefix_attention_.run(prefix_tasks_);
 }
 
+// The prefix is attended to once more, for its weights alone, a slice of queries at a time: second prompts are short, and
+// keeping the first pass's weights would take [queries, rows] of memory.
+void PrefillAttention::add_prefix_columns(const PrefillTask& task, const Layout& layout) {
+  constexpr std::size_t kSliceFloats = std::size_t{1} << 22;
+  const std::size_t rows = uz(layout.prefix_rows);
+  const std::size_t head_dim = task.q.head_dim;
+  const std::size_t head_queries = task.q.tokens * uz(layout.group);
+  const float* const gathered = layout.prefix.acc + task.k.heads * head_queries * head_dim;
+  // At most 128 queries: their units fit 32 bits.
+  const std::size_t slice = std::clamp<std::size_t>(kSliceFloats / (rows * task.k.heads), 1, 128);
+  float* const weights = prefix_weights_.ensure(task.k.heads * slice * (rows + head_dim + 2));
+  for (std::size_t begin = 0; begin < head_queries; begin += slice) {
+    const std::size_t queries = std::min(slice, head_queries - begin);
+    prefix_tasks_.clear();
+    float* scratch = weights + task.k.heads * slice * rows;
+    for (std::size_t kv_head = 0; kv_head < task.k.heads; ++kv_head) {
+      AttentionTask head;
+      head.view = task.prefix[kv_head];
+      head.q = gathered + (kv_head * head_queries + begin) * head_dim;
+      head.q_stride = head_dim;
+      head.queries = static_cast<int>(queries);
+      head.head_dim = layout.head_dim;
+      head.partial = {scratch, scratch + queries, scratch + 2 * queries, head.queries, head.head_dim};
+      scratch += queries * (head_dim + 2);
+      head.weights = {weights + kv_head * slice * rows, queries, rows};
+      prefix_tasks_.push_back(head);
+    }
+    prefix_attention_.run(prefix_tasks_);
+    parallel_for(threads_, static_cast<int>(task.q.heads), [&](int query_head, int) {
+      const std::size_t kv_head = uz(query_head / layout.group);
+      std::vector<std::uint32_t> sums(rows);
+      for (std::size_t i = 0; i < queries; ++i) {
+        const std::size_t query = begin + i;
+        if (query % uz(layout.group) != uz(query_head % layout.group)) continue;
+        const float scale = layout.prefix_share[kv_head * head_queries + query] * ColumnSums::kUnits;
+        const float* const row = prefix_tasks_[kv_head].weights.row(i);
+        for (std::size_t t = 0; t < rows; ++t) sums[t] += static_cast<std::uint32_t>(row[t] * scale + 0.5F);
+      }
+      task.columns->add(query_head, 0, sums);
+    });
+  }
+}
+
 // A tile of query rows of one KV head, walked over the blocks that its rows see.
 class PrefillAttention::Tile {
  public:
-  static std::size_t floats(const Layout& l) {
+  static std::size_t floats(const PrefillTask& task, const Layout& l) {
     const std::size_t rows = AlignedScratch::padded(uz(l.tile_groups * kMicroRows));
-    return rows * (uz(l.head_dim) + uz(kPrefillBlock) + l.kernels.acc_stride(l.head_dim) + 3 + 2) +
+    const std::size_t blocks = uz(l.kept_blocks(task));
+    return rows * (uz(l.head_dim) + blocks * (uz(kPrefillBlock) + 1) + l.kernels.acc_stride(l.head_dim) + 3 + 2) +
            AlignedScratch::padded(2 * uz(l.tile_groups));
   }
 
@@ -141,10 +193,14 @@ class PrefillAttention::Tile {
       : task_(task), layout_(layout), kv_head_(kv_head), stride_(layout.kernels.acc_stride(layout.head_dim)) {
     rows_ = {.first_token = tile * layout.tile_tokens, .group = layout.group, .first_head = kv_head * layout.group};
     rows_.tokens = std::min(layout.tile_tokens, static_cast<int>(task.q.tokens) - rows_.first_token);
-    const std::size_t padded = AlignedScratch::padded(uz(layout.tile_groups * kMicroRows));
+    sums_columns_ = task.columns != nullptr && task.first + rows_.first_token + rows_.tokens > task.columns_from;
+    padded_ = AlignedScratch::padded(uz(layout.tile_groups * kMicroRows));
+    const std::size_t padded = padded_;
+    const std::size_t blocks = uz(layout.kept_blocks(task));
     queries_ = scratch;
-    logits_ = queries_ + padded * uz(layout.head_dim);
-    acc_ = logits_ + padded * uz(kPrefillBlock);
+    kept_ = logits_ = queries_ + padded * uz(layout.head_dim);
+    kept_max_ = kept_ + padded * blocks * uz(kPrefillBlock);
+    acc_ = kept_max_ + padded * blocks;
     max_ = acc_ + padded * stride_;
     sum_ = max_ + padded;
     rescale_ = sum_ + padded;
@@ -161,6 +217,7 @@ class PrefillAttention::Tile {
       run_block(block, blocks[uz(block)].data(), block < last ? blocks[uz(block + 1)].data() : nullptr);
     }
     write_rows();
+    if (sums_columns_) add_columns(visible_[0].begin / kPrefillBlock, last);
   }
 
  private:
@@ -176,6 +233,7 @@ class PrefillAttention::Tile {
 
   void run_block(int block, const float* packed, const float* next) {
     const int begin = block * kPrefillBlock;
+    if (sums_columns_) logits_ = kept_ + kept_index(block) * padded_ * uz(kPrefillBlock);
     for (int g = 0; g < rows_.groups(); ++g) {
       columns_[g] = {within_block(visible_[g * kMicroRows], begin).begin,
                      within_block(visible_[g * kMicroRows + kMicroRows - 1], begin).end};
@@ -195,6 +253,51 @@ class PrefillAttention::Tile {
       if (columns_[g].begin < columns_[g].end) weigh_group(g, begin);
     }
     layout_.kernels.accumulate_tile(tile);
+    if (!sums_columns_) return;
+    for (int g = 0; g < rows_.groups(); ++g) clear_uncovered(g);
+    std::copy_n(max_, padded_, kept_max_ + kept_index(block) * padded_);
+  }
+
+  std::size_t kept_index(int block) const { return uz(block - layout_.first_block); }
+
+  // Panels that no row of the group sees were not computed: they hold another tile's numbers.
+  void clear_uncovered(int g) {
+    const int panel = layout_.kernels.panel;
+    const bool seen = columns_[g].begin < columns_[g].end;
+    const int begin = seen ? columns_[g].begin / panel * panel : kPrefillBlock;
+    const int end = seen ? divide_up(columns_[g].end, panel) * panel : kPrefillBlock;
+    if (begin == 0 && end == kPrefillBlock) return;
+    for (int r = g * kMicroRows; r < (g + 1) * kMicroRows; ++r) {
+      float* const row = logits_ + r * kPrefillBlock;
+      std::fill(row, row + begin, 0.0F);
+      std::fill(row + end, row + kPrefillBlock, 0.0F);
+    }
+  }
+
+  // Every block's weights are relative to the largest logit so far; now that a row's maximum and sum are final, one factor
+  // per row and block makes them what the softmax says. Nothing is computed twice.
+  void add_columns(int first_block, int last_block) {
+    alignas(64) std::uint32_t sums[kPrefillBlock];
+    float* const scale = rescale_;  // free by now
+    for (int block = first_block; block <= last_block; ++block) {
+      const std::size_t index = kept_index(block);
+      for (int r = 0; r < rows_.rows(); ++r) {
+        const float max = kept_max_[index * padded_ + uz(r)];
+        const bool counts = task_.first + rows_.token(r) >= task_.columns_from;
+        scale[r] = counts ? ColumnSums::kUnits * std::exp2(max - max_[r]) / sum_[r] : 0.0F;
+      }
+      const int begin = block * kPrefillBlock;
+      const int columns = std::min(kPrefillBlock, task_.first + static_cast<int>(task_.q.tokens) - begin);
+      for (int head = 0; head < rows_.group; ++head) {
+        layout_.kernels.sum_columns({.weights = kept_ + index * padded_ * uz(kPrefillBlock),
+                                     .scale = scale,
+                                     .first = head,
+                                     .rows = rows_.rows(),
+                                     .step = rows_.group,
+                                     .sums = sums});
+        task_.columns->add(rows_.first_head + head, layout_.prefix_rows + begin, {sums, uz(columns)});
+      }
+    }
   }
 
   void weigh_group(int g, int block_begin) {
@@ -236,7 +339,13 @@ class PrefillAttention::Tile {
       result.max = layout_.prefix.max + query;
       result.sum = layout_.prefix.sum + query;
       result.acc = layout_.prefix.acc + query * uz(layout_.head_dim);
+      const float prefix_max = *result.max;
+      const float prefix_sum = *result.sum;
       merge_partial(result, exact);
+      const bool counts = task_.first + rows_.token(r) >= task_.columns_from;
+      layout_.prefix_share[query] = counts ? std::exp(prefix_max - *result.max) * prefix_sum / *result.sum : 0.0F;
+      max_[r] = *result.max * kLog2E;
+      sum_[r] = *result.sum;
     }
     finish_partial(result, {out, 1, uz(layout_.head_dim)});
   }
@@ -246,8 +355,12 @@ class PrefillAttention::Tile {
   int kv_head_;
   std::size_t stride_;  // of acc_
   TileRows rows_;
-  float* queries_ = nullptr;  // packed
-  float* logits_ = nullptr;
+  bool sums_columns_ = false;
+  std::size_t padded_ = 0;     // rows of the tile in scratch
+  float* queries_ = nullptr;   // packed
+  float* logits_ = nullptr;    // of the running block; in kept_ if columns are summed
+  float* kept_ = nullptr;      // [blocks, padded rows, kPrefillBlock]
+  float* kept_max_ = nullptr;  // [blocks, padded rows]: the largest logit after each block
   float* acc_ = nullptr;
   float* max_ = nullptr;  // [rows]
   float* sum_ = nullptr;
@@ -261,16 +374,18 @@ void PrefillAttention::run(const PrefillTask& task) {
   KV_CHECK(task.k.heads > 0 && task.q.heads % task.k.heads == 0 && task.first >= 0);
   KV_CHECK(uz(task.first) + task.q.tokens <= task.k.tokens && task.k.tokens == task.v.tokens);
   KV_CHECK(task.prefix.empty() || task.prefix.size() == task.k.heads);
+  KV_CHECK(task.columns == nullptr || task.columns->heads() == static_cast<int>(task.q.heads));
   Layout layout(task);
   pack(task, layout);
   if (!task.prefix.empty()) attend_to_prefix(task, &layout);
   const int kv_heads = static_cast<int>(task.k.heads);
-  const std::size_t floats = Tile::floats(layout);
+  const std::size_t floats = Tile::floats(task, layout);
   float* const scratch = tiles_.ensure(uz(threads_) * floats);
   // The last tiles see the most keys: they go first, so that no thread is left alone with a long one.
   parallel_for(threads_, layout.tiles * kv_heads, [&](int index, int worker) {
     Tile(task, layout, layout.tiles - 1 - index / kv_heads, index % kv_heads, scratch + uz(worker) * floats).run(packed_);
   });
+  if (task.columns != nullptr && layout.prefix_rows > 0) add_prefix_columns(task, layout);
 }
 
 }  // namespace kvartet

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "attention/aligned_scratch.h"
+#include "attention/column_sums.h"
 #include "attention/decode_attention.h"
 #include "core/matrix.h"
 #include "core/scores.h"
@@ -23,6 +24,10 @@ struct PrefillTask {
   // of them; with one, rows are consecutive tokens, and query i sees what lies at most window - 1 rows before its own.
   std::span<const HeadView> prefix;
   HeadRows<float> out;  // [chunk tokens, heads, head_dim]
+  // If set, the weights that this chunk's queries give are added: columns are the prefix's rows (as many in every head), then
+  // the rows of k. Costs scratch of 144 rows of weights per thread, and 3 % of the time (docs/decisions/0010-column-sums.md).
+  ColumnSums* columns = nullptr;
+  int columns_from = 0;  // row of k from which on a query's weights count
 };
 
 // Keeps the packed keys and values of the last run, so that the chunks of one layer pack each row once: pass the number
@@ -40,6 +45,7 @@ class PrefillAttention {
   void pack(const PrefillTask& task, const Layout& layout);
   void attend_to_prefix(const PrefillTask& task, Layout* layout);
   void add_windowed_tasks(const PrefillTask& task, const AttentionTask& head);
+  void add_prefix_columns(const PrefillTask& task, const Layout& layout);
 
   int threads_;
   std::vector<AlignedScratch> packed_;  // per block of rows: all KV heads' packed keys and values
@@ -47,6 +53,7 @@ class PrefillAttention {
   int packed_rows_ = 0;
   AlignedScratch tiles_;
   AlignedScratch prefix_;
+  AlignedScratch prefix_weights_;
   DecodeAttention prefix_attention_;
   std::vector<AttentionTask> prefix_tasks_;
 };

@@ -1,0 +1,30 @@
+#include "attention/column_sums.h"
+
+#include <atomic>
+
+#include "core/check.h"
+
+namespace kvartet {
+
+void ColumnSums::start(int heads, int columns) {
+  heads_ = heads;
+  columns_ = columns;
+  units_.assign(static_cast<std::size_t>(heads) * static_cast<std::size_t>(columns), 0);
+}
+
+void ColumnSums::add(int head, int first, std::span<const std::uint32_t> units) {
+  KV_DCHECK(head < heads_ && first + static_cast<int>(units.size()) <= columns_);
+  std::uint64_t* const to =
+      units_.data() + static_cast<std::size_t>(head) * static_cast<std::size_t>(columns_) + static_cast<std::size_t>(first);
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    if (units[i] != 0) std::atomic_ref<std::uint64_t>(to[i]).fetch_add(units[i], std::memory_order_relaxed);
+  }
+}
+
+std::vector<float> ColumnSums::read() const {
+  std::vector<float> sums(units_.size());
+  for (std::size_t i = 0; i < sums.size(); ++i) sums[i] = static_cast<float>(static_cast<double>(units_[i]) / kUnits);
+  return sums;
+}
+
+}  // namespace kvartet
