@@ -25,7 +25,7 @@ struct PrefillTask {
   std::span<const HeadView> prefix;
   HeadRows<float> out;  // [chunk tokens, heads, head_dim]
   // If set, the weights that this chunk's queries give are added: columns are the prefix's rows (as many in every head), then
-  // the rows of k. Costs scratch of 144 rows of weights per thread, and 3 % of the time (docs/decisions/0010-column-sums.md).
+  // the rows of k. Costs scratch of 144 rows of weights per thread, and 10 % of the time (docs/decisions/0010-column-sums.md).
   ColumnSums* columns = nullptr;
   int columns_from = 0;  // row of k from which on a query's weights count
 };
@@ -60,7 +60,7 @@ class PrefillAttention {
 
 // Fills scores->window of one layer, see core/scores.h. q holds at least the last `window` queries:
 // [>= window, heads, head_dim], its last row being the prompt's last token. A prompt shorter than the window gives as
-// many rows as it has tokens. scores->column_sums stays empty: no method asks for it yet, and who asks must check.
+// many rows as it has tokens. scores->column_sums is emptied: they come from PrefillTask::columns.
 void export_window_scores(HeadRows<const float> q, HeadRows<const float> k, int window, int threads, LayerScores* scores);
 
 }  // namespace kvartet

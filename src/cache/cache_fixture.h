@@ -70,9 +70,13 @@ inline const TokenRows& shared_rows() {
   return rows;
 }
 
-// Random positive scores for a window of `window` queries over `tokens` keys.
+// Random positive scores for a window of `window` queries over `tokens` keys, and as column sums.
 inline LayerScores random_scores(int window, int tokens, std::uint64_t seed) {
   LayerScores scores{.heads = kHeads, .window_rows = window, .tokens = tokens, .window = {}, .column_sums = {}};
+  const Rng column_rng(seed, 3);
+  scores.column_sums.resize(static_cast<std::size_t>(kHeads) * static_cast<std::size_t>(tokens));
+  for (std::size_t i = 0; i < scores.column_sums.size(); ++i)
+    scores.column_sums[i] = static_cast<float>(column_rng.at(i) >> 44) * 0x1.0p-18F;
   const Rng rng(seed, 2);
   scores.window.resize(static_cast<std::size_t>(kHeads) * static_cast<std::size_t>(window) * static_cast<std::size_t>(tokens));
   for (std::size_t i = 0; i < scores.window.size(); ++i) scores.window[i] = static_cast<float>(rng.at(i) >> 44) * 0x1.0p-20F;
@@ -93,14 +97,16 @@ struct FedCache {
 
   Status prompt(int tokens, std::uint64_t score_seed = 5) {
     const int begin = cache.next_position();
-    const int window = cache.score_need().window;
-    const LayerScores scores = random_scores(std::min(window, tokens), tokens, score_seed);
+    const ScoreNeed need = cache.score_need();
     for (int l = 0; l < shape.layer_count(); ++l) {
+      const int sealed = cache.rows(l, 0);
+      LayerScores scores = random_scores(std::min(need.window, tokens), sealed + tokens, score_seed);
+      scores.sealed = sealed;
       LayerRows layer{.key = rows->key_rows(begin, begin + tokens),
                       .key_pre = {},
                       .value = rows->value_rows(begin, begin + tokens),
                       .scores = nullptr};
-      if (window > 0) layer.scores = &scores;
+      if (need.any()) layer.scores = &scores;
       KV_TRY(cache.seal_prompt(l, layer));
     }
     cache.finish_prompt(tokens);
@@ -111,11 +117,28 @@ struct FedCache {
     const auto dim = static_cast<std::size_t>(shape.layers[0].head_dim);
     return cache.append_row(layer, {rows->key(token, 0), kKvHeads, dim}, {rows->value(token, 0), kKvHeads, dim});
   }
+  // Weights of the step that depend on position and token alone, so that they do not depend on the order of rows.
+  std::vector<float> weights(int layer) const {
+    std::vector<float> all;
+    if (!cache.wants_weights()) return all;
+    for (int head = 0; head < kHeads; ++head) {
+      for (const std::int32_t position : cache.positions(layer, head / (kHeads / kKvHeads))) {
+        const Rng rng(static_cast<std::uint64_t>(cache.next_position()), static_cast<std::uint64_t>(head));
+        all.push_back(static_cast<float>(rng.at(static_cast<std::uint64_t>(position)) >> 44) * 0x1.0p-20F);
+      }
+    }
+    return all;
+  }
+  Status settle(int layer) {
+    const std::vector<float> all = weights(layer);
+    if (all.empty()) return cache.after_attention(layer, {});
+    return cache.after_attention(layer, {all.data(), kHeads, all.size() / kHeads});
+  }
   Status steps(int count) {
     for (int i = 0; i < count; ++i) {
       for (int l = 0; l < shape.layer_count(); ++l) {
         KV_TRY(append(l));
-        KV_TRY(cache.after_attention(l, {}));
+        KV_TRY(settle(l));
       }
       cache.finish_step();
     }

@@ -112,7 +112,7 @@ TEST(Eviction, Section61BoundHoldsDuringAttention) {
     expect_ok(fed.append(0));
     EXPECT_EQ(fed.cache.rows(0, 1), streaming_rows(seen, options));
     EXPECT_EQ(sorted(fed.cache.positions(0, 1)), streaming_plan(seen, 1, options).rows.front());  // the new token is seen
-    expect_ok(fed.cache.after_attention(0, {}));
+    expect_ok(fed.settle(0));
     fed.cache.finish_step();
     EXPECT_EQ(fed.cache.next_position(), seen);
     EXPECT_EQ(fed.cache.rows(0, 0), streaming_rows(seen, options));
@@ -154,7 +154,7 @@ TEST(Eviction, T5EqualsFullWithMaskedRows) {
         const std::vector<float> q = random_query(static_cast<std::uint64_t>(step));
         expect_close(attend(q, keys, values), attend_view(q, fed->cache.views(0)[static_cast<std::size_t>(head)]), 1e-12);
       }
-      expect_ok(fed->cache.after_attention(0, {}));
+      expect_ok(fed->settle(0));
       fed->cache.finish_step();
     }
     EXPECT_EQ(fed->cache.next_position(), 230);

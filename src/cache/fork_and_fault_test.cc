@@ -25,7 +25,14 @@ const std::vector<std::string>& all_kinds() {
                                                  "snapkv:budget=90",
                                                  "snapkv:budget=90+kivi:residual=32",
                                                  "streamingllm:window=60",
-                                                 "streamingllm:window=60+q8_0"};
+                                                 "streamingllm:window=60+q8_0",
+                                                 "h2o:budget=90",
+                                                 "h2o:budget=90+q8_0",
+                                                 "tova:budget=90",
+                                                 "pyramidkv:budget=90",
+                                                 "adakv:budget=90",
+                                                 "cam:target=90,merge=4",
+                                                 "cam:target=90,interval=8,base=h2o,merge=4+q8_0/full"};
   return kinds;
 }
 

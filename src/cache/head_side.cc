@@ -205,6 +205,19 @@ Status HeadSide::overwrite(int row, MatView<const float> value) {
   return format.kernels.encode(format, open_.tile_of(row), row % format.tile_rows, {centered.data(), 1, value.cols});
 }
 
+void HeadSide::read_row(int row, std::span<float> out) const {
+  KV_CHECK(row >= sealed_ && row < rows_);
+  const int at = row % formats_->open.tile_rows;
+  formats_->open.kernels.decode(formats_->open, open_.tile_of(row), at, at + 1, {out.data(), 1, out.size()});
+}
+
+void HeadSide::drop_last(int count) {
+  KV_CHECK(count >= 0 && rows_ - count >= sealed_);
+  rows_ -= count;
+  open_.keep_only(sealed_, rows_);
+  refresh_pieces(rows_);
+}
+
 // Renews the pieces from the block of `from_row` on. Tiles do not cross blocks, so whatever changed at or after
 // `from_row`, a cloned tile included, lies there.
 void HeadSide::refresh_pieces(int from_row) {

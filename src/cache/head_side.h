@@ -70,6 +70,11 @@ class HeadSide {
   Status own_row(Arena& arena, int row);
   Status overwrite(int row, MatView<const float> value);  // value: [1, head_dim]
 
+  // A row as it is stored, decoded.
+  void read_row(int row, std::span<float> out) const;
+  // Forgets the last rows, which are open; cannot fail.
+  void drop_last(int count);
+
   int rows() const { return rows_; }  // the end of the rows: those that left a window are counted
   int first() const { return formats_->first_row(rows_); }
   int sealed() const { return sealed_; }

@@ -42,7 +42,7 @@ TEST(KiviSchedule, Section23AttentionSeesTheRowsBeforeTheFlush) {
   expect_ok(fed.append(0));
   EXPECT_EQ(counts_of(fed.cache), (Counts{64, 32, 32, 31, 33}));
   expect_ok(fed.cache.check_integrity());
-  expect_ok(fed.cache.after_attention(0, {}));
+  expect_ok(fed.settle(0));
   EXPECT_EQ(counts_of(fed.cache), (Counts{64, 64, 0, 32, 32}));
 }
 

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <numeric>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -45,6 +47,19 @@ Status for_each_side(int kv_heads, int threads, const Task& task) {
   return {};
 }
 
+// The picked rows with those that merges changed: columns behind `old_rows` rows.
+NewRows with_merged(const NewRows& fresh, int old_rows, const std::map<int, std::vector<float>>& merged,
+                    std::vector<float>* storage) {
+  const std::size_t cols = fresh.rows.cols;
+  storage->reserve(static_cast<std::size_t>(fresh.count()) * cols);
+  for (int i = 0; i < fresh.count(); ++i) {
+    const auto changed = merged.find(old_rows + (fresh.picked ? fresh.pick[static_cast<std::size_t>(i)] : i));
+    const float* const row = changed == merged.end() ? fresh.row(i) : changed->second.data();
+    storage->insert(storage->end(), row, row + cols);
+  }
+  return {.rows = {storage->data(), static_cast<std::size_t>(fresh.count()), cols}, .picked = false, .pick = {}};
+}
+
 }  // namespace
 
 Result<std::shared_ptr<const LayerFormats>> LayerFormats::create(const CacheSpec& spec, const FormatPlace& place, Arena* arena) {
@@ -75,20 +90,23 @@ Result<std::shared_ptr<const LayerFormats>> LayerFormats::create(const CacheSpec
 }
 
 LayerCache::LayerCache(std::shared_ptr<const CacheSpec> spec, const LayerShape& shape,
-                       std::shared_ptr<const LayerFormats> formats)
-    : spec_(std::move(spec)), formats_(std::move(formats)) {
+                       std::shared_ptr<const LayerFormats> formats, const LayerPlace& place)
+    : spec_(std::move(spec)), formats_(std::move(formats)), place_(place) {
   for (int h = 0; h < shape.kv_heads; ++h)
-    heads_.push_back({HeadSide(&formats_->key), HeadSide(&formats_->value), RowPositions()});
+    heads_.push_back({HeadSide(&formats_->key), HeadSide(&formats_->value), RowPositions(), RowSums()});
   refresh_views();
 }
 
 LayerCache::LayerCache(const LayerCache& other)
     : spec_(other.spec_),
       formats_(other.formats_),
+      place_(other.place_),
       heads_(other.heads_),
       seen_(other.seen_),
       first_prompt_(other.first_prompt_),
-      unsettled_(other.unsettled_) {
+      unsettled_(other.unsettled_),
+      last_key_(other.last_key_),
+      last_value_(other.last_value_) {
   refresh_views();
 }
 
@@ -105,9 +123,20 @@ Status LayerCache::seal(Arena& arena, const NewTokens& tokens, int threads) {
 Status LayerCache::append(Arena& arena, const NewTokens& token) {
   const int before = first_prompt_;
   if (first_prompt_ < 0) first_prompt_ = 0;
+  KV_CHECK(!spec_->drops_after_steps() || unsettled_ == 0);
   Status status = arrive(arena, token, 1, /*seals_now=*/false);
-  if (!status.ok()) first_prompt_ = before;
-  return status;
+  if (!status.ok()) {
+    first_prompt_ = before;
+    return status;
+  }
+  if (!spec_->drops_after_steps()) return {};
+  last_key_.clear();
+  last_value_.clear();
+  for (std::size_t h = 0; h < heads_.size(); ++h) {
+    last_key_.insert(last_key_.end(), token.keys[h].row(0), token.keys[h].row(0) + token.keys[h].cols);
+    last_value_.insert(last_value_.end(), token.values[h].row(0), token.values[h].row(0) + token.values[h].cols);
+  }
+  return {};
 }
 
 Status LayerCache::arrive(Arena& arena, const NewTokens& tokens, int threads, bool seals_now) {
@@ -117,11 +146,22 @@ Status LayerCache::arrive(Arena& arena, const NewTokens& tokens, int threads, bo
     KV_CHECK(tokens.values[h].cols == tokens.keys[h].cols && tokens.values[h].rows == tokens.keys[h].rows);
   }
   KV_TRY(check_rows(tokens, threads));
-  const ArrivalRequest request{
-      .kv_heads = kv_heads(), .first_prompt = first_prompt_, .seen = seen_, .tokens = count_of(tokens), .scores = tokens.scores};
+  const std::vector<KnownRows> known = seals_now && spec_->drops_after_steps() ? known_rows() : std::vector<KnownRows>();
+  const ArrivalRequest request{.place = place_,
+                               .kv_heads = kv_heads(),
+                               .first_prompt = first_prompt_,
+                               .seen = seen_,
+                               .tokens = count_of(tokens),
+                               .prompt = seals_now,
+                               .scores = tokens.scores,
+                               .known = known};
   KV_ASSIGN(const Arrival arrival, plan_arrival(*spec_, request));
+  merged_.assign(heads_.size(), {});
+  for (std::size_t h = 0; h < heads_.size(); ++h) {
+    KV_ASSIGN(merged_[h], merged_values(h, arrival.merged(h), tokens));
+  }
   Status status = stage_all(arena, tokens, arrival, threads, seals_now);
-  if (status.ok()) status = own_positions_and_replaced(arena, tokens, arrival);
+  if (status.ok()) status = own_numbers_and_replaced(arena, tokens, arrival);
   if (status.ok()) status = replace_rows(tokens, arrival);
   if (!status.ok()) {
     rollback_all();
@@ -150,6 +190,9 @@ Status LayerCache::stage_all(Arena& arena, const NewTokens& tokens, const Arriva
     fresh.rows = (side == Side::kKey ? tokens.keys : tokens.values)[index];
     fresh.picked = !arrival.all;
     if (fresh.picked) fresh.pick = arrival.pick[index];
+    std::vector<float> merged;
+    if (side == Side::kValue && !merged_[index].empty())
+      fresh = with_merged(fresh, heads_[index].value.rows(), merged_[index], &merged);
     HeadSide& head_side = side == Side::kKey ? heads_[index].key : heads_[index].value;
     const int sealed = seals_now ? head_side.formats().sealed_rows(head_side.rows() + fresh.count()) : head_side.sealed();
     std::vector<float> scratch;
@@ -157,17 +200,59 @@ Status LayerCache::stage_all(Arena& arena, const NewTokens& tokens, const Arriva
   });
 }
 
-Status LayerCache::own_positions_and_replaced(Arena& arena, const NewTokens& tokens, const Arrival& arrival) {
+std::vector<KnownRows> LayerCache::known_rows() const {
+  std::vector<KnownRows> known;
+  for (const Head& head : heads_)
+    known.push_back({head.positions.all(), spec_->keeps_sums() ? head.sums.all() : std::vector<float>()});
+  return known;
+}
+
+Result<std::map<int, std::vector<float>>> LayerCache::merged_values(std::size_t kv_head, std::span<const Merge> merges,
+                                                                    const NewTokens& tokens) const {
+  const HeadSide& values = heads_[kv_head].value;
+  const TileFormat& open = formats_->value.open;
+  const auto cols = static_cast<std::size_t>(open.head_dim);
+  const auto value_of = [&](int column) {
+    std::vector<float> row(cols);
+    if (column < values.rows()) {
+      values.read_row(column, row);
+    } else {
+      const float* const from = tokens.values[kv_head].row(static_cast<std::size_t>(column - values.rows()));
+      std::copy_n(from, cols, row.begin());
+    }
+    return row;
+  };
+  std::map<int, std::vector<float>> merged;
+  int source = -1;
+  std::vector<float> added;
+  for (const Merge& merge : merges) {
+    if (merge.source != source) added = value_of(source = merge.source);
+    const auto [target, is_new] = merged.try_emplace(merge.target);
+    if (is_new) target->second = value_of(merge.target);
+    for (std::size_t c = 0; c < cols; ++c) target->second[c] += merge.weight * added[c];
+  }
+  for (const auto& [column, row] : merged) {
+    KV_TRY(check_finite({row.data(), 1, cols}, open.name.c_str(), open.bits == 16 ? kF16Overflow : 0.0F)
+               .within(fmt::format("KV head {}, values after merging", kv_head)));
+  }
+  return merged;
+}
+
+Status LayerCache::own_numbers_and_replaced(Arena& arena, const NewTokens& tokens, const Arrival& arrival) {
   if (!keeps_positions()) return {};
   for (std::size_t h = 0; h < heads_.size(); ++h) {
     Head& head = heads_[h];
     const int appended = arrival.all ? count_of(tokens) : static_cast<int>(arrival.pick[h].size());
     const int rows = head.positions.rows();
     KV_TRY(head.positions.own(arena, rows, rows + appended));
-    for (const Arrival::Replacement& replaced : arrival.replace) {
+    if (spec_->keeps_sums()) KV_TRY(head.sums.own(arena, arrival.sums.empty() ? rows : 0, rows + appended));
+    for (const Arrival::Replacement& replaced : arrival.replaced(h)) {
       KV_TRY(head.key.own_row(arena, replaced.row));
       KV_TRY(head.value.own_row(arena, replaced.row));
       KV_TRY(head.positions.own(arena, replaced.row, replaced.row + 1));
+    }
+    for (const auto& [column, row] : merged_[h]) {
+      if (column < rows) KV_TRY(head.value.own_row(arena, column));
     }
   }
   return {};
@@ -175,10 +260,18 @@ Status LayerCache::own_positions_and_replaced(Arena& arena, const NewTokens& tok
 
 Status LayerCache::replace_rows(const NewTokens& tokens, const Arrival& arrival) {
   for (std::size_t h = 0; h < heads_.size(); ++h) {
-    for (const Arrival::Replacement& replaced : arrival.replace) {
+    Head& head = heads_[h];
+    const std::size_t cols = tokens.values[h].cols;
+    for (const auto& [column, row] : merged_[h]) {
+      if (column < head.positions.rows()) KV_TRY(head.value.overwrite(column, {row.data(), 1, cols}));
+    }
+    for (const Arrival::Replacement& replaced : arrival.replaced(h)) {
       const auto token = static_cast<std::size_t>(replaced.token);
-      KV_TRY(heads_[h].key.overwrite(replaced.row, tokens.keys[h].row_range(token, token + 1)));
-      KV_TRY(heads_[h].value.overwrite(replaced.row, tokens.values[h].row_range(token, token + 1)));
+      const auto merged = merged_[h].find(head.positions.rows() + replaced.token);
+      KV_TRY(head.key.overwrite(replaced.row, tokens.keys[h].row_range(token, token + 1)));
+      KV_TRY(head.value.overwrite(replaced.row, merged == merged_[h].end()
+                                                    ? tokens.values[h].row_range(token, token + 1)
+                                                    : MatView<const float>(merged->second.data(), 1, cols)));
     }
   }
   return {};
@@ -186,14 +279,25 @@ Status LayerCache::replace_rows(const NewTokens& tokens, const Arrival& arrival)
 
 void LayerCache::commit_all(const NewTokens& tokens, const Arrival& arrival) {
   for (int h = 0; h < kv_heads(); ++h) {
-    Head& head = heads_[static_cast<std::size_t>(h)];
+    const auto index = static_cast<std::size_t>(h);
+    Head& head = heads_[index];
     const int old_rows = head.key.rows();
     head.key.commit();
     head.value.commit();
     if (!keeps_positions()) continue;
-    for (const Arrival::Replacement& replaced : arrival.replace) head.positions.set(replaced.row, seen_ + replaced.token);
+    for (const Arrival::Replacement& replaced : arrival.replaced(index)) head.positions.set(replaced.row, seen_ + replaced.token);
     for (int row = old_rows; row < head.key.rows(); ++row) head.positions.set(row, seen_ + arrival.token(h, row - old_rows));
+    if (!spec_->keeps_sums()) continue;
+    const auto sum_of = [&](int column) {
+      return arrival.sums.empty() ? 0.0F : arrival.sums[index][static_cast<std::size_t>(column)];
+    };
+    for (int row = 0; row < old_rows && !arrival.sums.empty(); ++row) head.sums.set(row, sum_of(row));
+    for (const Arrival::Replacement& replaced : arrival.replaced(index))
+      head.sums.set(replaced.row, sum_of(old_rows + replaced.token));
+    for (int row = old_rows; row < head.key.rows(); ++row)
+      head.sums.set(row, sum_of(old_rows + arrival.token(h, row - old_rows)));
   }
+  merged_.clear();
   seen_ += count_of(tokens);
   refresh_views();
 }
@@ -203,11 +307,114 @@ void LayerCache::rollback_all() {
     head.key.rollback();
     head.value.rollback();
     head.positions.trim();
+    head.sums.trim();
   }
+  merged_.clear();
   refresh_views();
 }
 
-Status LayerCache::settle(Arena& arena) {
+// What leaves one head after a step, ready to be carried out: nothing of it can fail but memory.
+struct LayerCache::HeadDeparture {
+  int count = 0;                           // rows that leave
+  std::vector<std::pair<int, int>> moves;  // (row that stays, the leaving row whose place it takes)
+  std::vector<Overwrite> keys;
+  std::vector<Overwrite> values;
+};
+
+Result<LayerCache::HeadDeparture> LayerCache::prepare_departure(std::size_t kv_head, Departure departure) const {
+  const Head& head = heads_[kv_head];
+  const auto cols = static_cast<std::size_t>(formats_->value.open.head_dim);
+  const int rows = head.key.rows();
+  HeadDeparture out{.count = static_cast<int>(departure.leaving.size()), .moves = {}, .keys = {}, .values = {}};
+  KV_ASSIGN(auto merged, merged_values(kv_head, departure.merges, {}));
+  int mover = rows - out.count;
+  for (const std::int32_t hole : departure.leaving) {
+    if (hole >= rows - out.count) break;
+    while (std::binary_search(departure.leaving.begin(), departure.leaving.end(), mover)) ++mover;
+    out.moves.emplace_back(mover++, hole);
+  }
+  for (const auto& [from, to] : out.moves) {
+    Overwrite key{to, std::vector<float>(cols)};
+    Overwrite value{to, std::vector<float>(cols)};
+    const auto changed = merged.find(from);
+    if (from == rows - 1) {  // the newest row, as it came
+      std::copy_n(last_key_.data() + kv_head * cols, cols, key.data.begin());
+      std::copy_n(last_value_.data() + kv_head * cols, cols, value.data.begin());
+    } else {
+      head.key.read_row(from, key.data);
+      if (changed == merged.end()) head.value.read_row(from, value.data);
+    }
+    if (changed != merged.end()) {
+      value.data = std::move(changed->second);
+      merged.erase(changed);
+    }
+    out.keys.push_back(std::move(key));
+    out.values.push_back(std::move(value));
+  }
+  for (auto& [row, data] : merged) out.values.push_back({row, std::move(data)});
+  return out;
+}
+
+// Sums grow by the step's weights, and rows over the bound leave: the last rows move into their places.
+Status LayerCache::depart(Arena& arena, MatView<const float> weights) {
+  const auto group = weights.rows / heads_.size();
+  if (group == 0 || weights.cols < static_cast<std::size_t>(rows(0))) {
+    return internal_error(fmt::format("{} ranks rows by the step's softmax weights and got none", spec_->canonical));
+  }
+  std::vector<KnownRows> known = known_rows();
+  std::vector<std::vector<float>> means;
+  for (std::size_t h = 0; h < heads_.size(); ++h) {
+    std::vector<float>& mean = means.emplace_back(known[h].positions.size(), 0.0F);
+    for (std::size_t query = h * group; query < (h + 1) * group; ++query) {
+      const float* const row = weights.row(query);
+      for (std::size_t t = 0; t < mean.size(); ++t) mean[t] += row[t];
+    }
+    for (float& x : mean) x /= static_cast<float>(group);
+    for (std::size_t t = 0; t < known[h].sums.size(); ++t) known[h].sums[t] += mean[t];
+  }
+  std::vector<Departure> departures = plan_departure(
+      *spec_, {.place = place_, .first_prompt = std::max(0, first_prompt_), .seen = seen_, .known = known, .weights = means});
+  std::vector<HeadDeparture> ready;
+  for (std::size_t h = 0; h < heads_.size(); ++h) {
+    KV_ASSIGN(HeadDeparture prepared, prepare_departure(h, std::move(departures[h])));
+    ready.push_back(std::move(prepared));
+  }
+  for (std::size_t h = 0; h < heads_.size(); ++h) {
+    Head& head = heads_[h];
+    if (spec_->keeps_sums()) KV_TRY(head.sums.own(arena, 0, head.sums.rows()));
+    for (const auto& [from, to] : ready[h].moves) KV_TRY(head.positions.own(arena, to, to + 1));
+    for (const Overwrite& change : ready[h].keys) KV_TRY(head.key.own_row(arena, change.row));
+    for (const Overwrite& change : ready[h].values) KV_TRY(head.value.own_row(arena, change.row));
+  }
+  const auto cols = static_cast<std::size_t>(formats_->value.open.head_dim);
+  for (std::size_t h = 0; h < heads_.size(); ++h) {
+    Head& head = heads_[h];
+    for (const Overwrite& change : ready[h].keys) KV_TRY(head.key.overwrite(change.row, {change.data.data(), 1, cols}));
+    for (const Overwrite& change : ready[h].values) KV_TRY(head.value.overwrite(change.row, {change.data.data(), 1, cols}));
+    for (const auto& [from, to] : ready[h].moves) {
+      head.positions.set(to, head.positions.at(from));
+      if (spec_->keeps_sums()) known[h].sums[static_cast<std::size_t>(to)] = known[h].sums[static_cast<std::size_t>(from)];
+    }
+    if (spec_->keeps_sums()) {
+      head.sums.set_all(known[h].sums);
+      head.sums.drop_last(ready[h].count);
+    }
+    head.positions.drop_last(ready[h].count);
+    head.key.drop_last(ready[h].count);
+    head.value.drop_last(ready[h].count);
+  }
+  refresh_views();
+  return {};
+}
+
+Status LayerCache::settle(Arena& arena, MatView<const float> weights) {
+  if (spec_->drops_after_steps() && unsettled_ > 0) {
+    Status status = depart(arena, weights);
+    if (!status.ok()) {
+      rollback_all();
+      return status;
+    }
+  }
   bool due = false;
   for (const Head& head : heads_) {
     for (const HeadSide* side : {&head.key, &head.value}) due = due || side->formats().sealed_rows(side->rows()) > side->sealed();
@@ -262,6 +469,7 @@ ByteAccount LayerCache::bytes() const {
     sum += head.key.bytes();
     sum += head.value.bytes();
     sum += head.positions.bytes();
+    sum += head.sums.bytes();
   }
   return sum;
 }
@@ -272,10 +480,17 @@ void LayerCache::list_state(const std::string& prefix, std::vector<StateBuffer>*
     heads_[h].key.list_state(head + " key", out);
     heads_[h].value.list_state(head + " value", out);
     heads_[h].positions.list_state(head + " positions", out);
+    heads_[h].sums.list_state(head + " sums", out);
   }
 }
 
 Status LayerCache::check_integrity() const {
+  if (spec_->evict == Evict::kAda && first_prompt_ >= 0) {  // only the layer's total is fixed (6.5)
+    int rows = 0;
+    for (const Head& head : heads_) rows += head.key.rows();
+    const int expected = kv_heads() * rows_after(*spec_, place_, first_prompt_, seen_ - first_prompt_);
+    if (rows != expected) return internal_error(fmt::format("{} rows are kept over all heads, the spec says {}", rows, expected));
+  }
   for (std::size_t h = 0; h < heads_.size(); ++h) {
     const std::string place = fmt::format("KV head {}", h);
     KV_TRY(check_head(heads_[h]).within(place));
@@ -287,6 +502,20 @@ Status LayerCache::check_integrity() const {
     }
   }
   return {};
+}
+
+// The bound of the spec (R4), exactly where the count follows from the tokens.
+Status LayerCache::check_row_count(int rows) const {
+  if (first_prompt_ < 0 || spec_->evict == Evict::kAda) return {};
+  if (spec_->drops_after_steps()) {
+    const int bound = row_bound(*spec_, first_prompt_) + (spec_->evict == Evict::kCam ? spec_->interval - 1 : 0) + unsettled_;
+    const int least = std::min(seen_, row_bound(*spec_, first_prompt_));
+    if (rows >= least && rows <= bound) return {};
+    return internal_error(fmt::format("{} rows are kept after {} tokens, the bounds are {} and {}", rows, seen_, least, bound));
+  }
+  const int expected = rows_after(*spec_, place_, first_prompt_, seen_ - first_prompt_);
+  if (rows == expected) return {};
+  return internal_error(fmt::format("{} rows are kept after {} tokens, the spec says {}", rows, seen_, expected));
 }
 
 Status LayerCache::check_head(const Head& head) const {
@@ -305,10 +534,10 @@ Status LayerCache::check_head(const Head& head) const {
   if (head.positions.rows() != rows) return internal_error(fmt::format("{} positions for {} rows", head.positions.rows(), rows));
   if (head.positions.bytes().allocated != RowPositions::bytes_of(rows).allocated)
     return internal_error("positions hold tiles without rows");
-  if (first_prompt_ >= 0 && rows != rows_after(*spec_, first_prompt_, seen_ - first_prompt_)) {
-    return internal_error(fmt::format("{} rows are kept after {} tokens, the spec says {}", rows, seen_,
-                                      rows_after(*spec_, first_prompt_, seen_ - first_prompt_)));
-  }
+  if (head.sums.rows() != (spec_->keeps_sums() ? rows : 0) ||
+      head.sums.bytes().allocated != RowSums::bytes_of(head.sums.rows()).allocated)
+    return internal_error(fmt::format("{} sums for {} rows", head.sums.rows(), rows));
+  KV_TRY(check_row_count(rows));
   std::vector<std::int32_t> sorted = head.positions.all();
   std::sort(sorted.begin(), sorted.end());
   if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) return internal_error("two rows have the same position");

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -9,7 +10,7 @@
 
 #include "cache/head_side.h"
 #include "cache/retention.h"
-#include "cache/row_positions.h"
+#include "cache/row_numbers.h"
 #include "cache/spec.h"
 #include "core/arena.h"
 #include "core/bytes.h"
@@ -41,7 +42,8 @@ struct LayerFormats {
 
 class LayerCache {
  public:
-  LayerCache(std::shared_ptr<const CacheSpec> spec, const LayerShape& shape, std::shared_ptr<const LayerFormats> formats);
+  LayerCache(std::shared_ptr<const CacheSpec> spec, const LayerShape& shape, std::shared_ptr<const LayerFormats> formats,
+             const LayerPlace& place);
   LayerCache(const LayerCache& other);  // a fork: shares tiles, has its own views
   LayerCache(LayerCache&&) noexcept = default;
   LayerCache& operator=(const LayerCache&) = delete;
@@ -56,9 +58,10 @@ class LayerCache {
   };
   // A prompt: rows are chosen, appended and sealed at once. On failure the layer is as it was.
   Status seal(Arena& arena, const NewTokens& tokens, int threads);
-  // One decoded token: shown to attention in the open format; settle() seals what is due after attention.
+  // One decoded token: shown to attention in the open format; settle() seals what is due after attention, and lets rows leave
+  // by the step's weights, [heads, rows] (empty unless the spec drops rows after steps).
   Status append(Arena& arena, const NewTokens& token);
-  Status settle(Arena& arena);
+  Status settle(Arena& arena, MatView<const float> weights);
 
   std::span<const HeadView> views() const { return views_; }
   int rows(int kv_head) const {
@@ -79,27 +82,48 @@ class LayerCache {
     HeadSide key;
     HeadSide value;
     RowPositions positions;  // only if the spec evicts
+    RowSums sums;            // only if it ranks rows by them
   };
+  // What a change writes over one open row of a side.
+  struct Overwrite {
+    int row = 0;
+    std::vector<float> data;
+  };
+  struct HeadDeparture;
 
   bool keeps_positions() const { return spec_->evict != Evict::kNone; }
   int count_of(const NewTokens& tokens) const { return static_cast<int>(tokens.keys.front().rows); }
   Status check_rows(const NewTokens& tokens, int threads) const;
   Status arrive(Arena& arena, const NewTokens& tokens, int threads, bool seals_now);
   Status stage_all(Arena& arena, const NewTokens& tokens, const Arrival& arrival, int threads, bool seals_now);
-  Status own_positions_and_replaced(Arena& arena, const NewTokens& tokens, const Arrival& arrival);
+  std::vector<KnownRows> known_rows() const;
+  // Values that merges change, by column (an old row, or behind them a new token), as they will be.
+  Result<std::map<int, std::vector<float>>> merged_values(std::size_t kv_head, std::span<const Merge> merges,
+                                                          const NewTokens& tokens) const;
+  Status own_numbers_and_replaced(Arena& arena, const NewTokens& tokens, const Arrival& arrival);
   Status replace_rows(const NewTokens& tokens, const Arrival& arrival);
+  Status depart(Arena& arena, MatView<const float> weights);
+  Result<HeadDeparture> prepare_departure(std::size_t kv_head, Departure departure) const;
   void commit_all(const NewTokens& tokens, const Arrival& arrival);
   void rollback_all();
   void refresh_views();
+  Status check_row_count(int rows) const;
   Status check_head(const Head& head) const;
 
   std::shared_ptr<const CacheSpec> spec_;
   std::shared_ptr<const LayerFormats> formats_;
+  LayerPlace place_;
   std::vector<Head> heads_;
   std::vector<HeadView> views_;
   int seen_ = 0;           // tokens that passed, kept or not
   int first_prompt_ = -1;  // tokens of the first prompt; -1: none yet
   int unsettled_ = 0;      // rows appended since the last settle()
+  // Of the running change, per KV head: values that merges changed.
+  std::vector<std::map<int, std::vector<float>>> merged_;
+  // The row appended last, exactly as it came ([kv_heads, head_dim] each): if it moves into the place of a row that leaves, it is
+  // encoded from here and not from its codes. Only between append() and settle().
+  std::vector<float> last_key_;
+  std::vector<float> last_value_;
 };
 
 }  // namespace kvartet

@@ -2,11 +2,24 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 
 #include <fmt/format.h>
 
+#include "core/check.h"
+#include "evict/adakv.h"
+#include "evict/h2o.h"
+#include "evict/pyramidkv.h"
+#include "evict/ranking.h"
+#include "evict/tova.h"
+
 namespace kvartet {
 namespace {
+
+// Rows that pyramidkv keeps of a first prompt that it cuts.
+int layer_capacity(const CacheSpec& spec, const LayerPlace& place, int first_prompt) {
+  return pyramid_capacity(first_prompt, {.snap = snapkv_options(spec, first_prompt), .beta = spec.beta}, place.index, place.count);
+}
 
 Arrival streaming_arrival(const StreamingOptions& options, const ArrivalRequest& request) {
   Arrival arrival;
@@ -15,27 +28,131 @@ Arrival streaming_arrival(const StreamingOptions& options, const ArrivalRequest&
   const int new_rows = streaming_rows(after, options);
   if (new_rows - old_rows == request.tokens) return arrival;
   arrival.all = false;
+  std::vector<Arrival::Replacement> replaced;
   for (int position = std::max(request.seen, after - options.window); position < after; ++position) {
     const int slot = streaming_slot(position, options);
-    if (slot < old_rows) arrival.replace.push_back({slot, position - request.seen});
+    if (slot < old_rows) replaced.push_back({slot, position - request.seen});
   }
+  arrival.replace.assign(static_cast<std::size_t>(request.kv_heads), replaced);
   std::vector<std::int32_t> appended;
   for (int slot = old_rows; slot < new_rows; ++slot) appended.push_back(streaming_position(slot, after, options) - request.seen);
   arrival.pick.assign(static_cast<std::size_t>(request.kv_heads), appended);
   return arrival;
 }
 
-Result<Arrival> snapkv_arrival(const SnapKvOptions& options, const ArrivalRequest& request) {
+Status missing_scores(const CacheSpec& spec, const ArrivalRequest& request) {
+  return internal_error(
+      fmt::format("{} has to choose among {} new rows and got no attention scores for them", spec.canonical, request.tokens));
+}
+
+// snapkv, pyramidkv, adakv: once, at the end of the first prompt.
+Result<Arrival> observed_arrival(const CacheSpec& spec, const ArrivalRequest& request) {
   Arrival arrival;
+  SnapKvOptions options = snapkv_options(spec, request.first_prompt);
   const bool first_prompt = request.seen == 0 && request.first_prompt > 0;
   if (!first_prompt || snapkv_is_idle(request.tokens, options)) return arrival;  // later rows are appended, never re-scored
   const LayerScores* scores = request.scores;
   if (scores == nullptr || scores->tokens != request.tokens || scores->window_rows < options.window) {
-    return internal_error(fmt::format("snapkv has to choose {} of {} rows and got no attention scores of the last {} queries",
-                                      options.capacity, request.tokens, options.window));
+    return missing_scores(spec, request);
   }
   arrival.all = false;
+  if (spec.evict == Evict::kAda) {
+    arrival.pick = adakv_plan(*scores, request.kv_heads, options, spec.alpha).rows;
+    return arrival;
+  }
+  if (spec.evict == Evict::kPyramid) options.capacity = layer_capacity(spec, request.place, request.first_prompt);
   arrival.pick = snapkv_plan(*scores, request.kv_heads, options).rows;
+  return arrival;
+}
+
+// The rows that leave when `keep` of them stay, ascending. `scores`: of what the method ranks by.
+std::vector<std::int32_t> leaving_rows(const CacheSpec& spec, std::span<const float> scores,
+                                       std::span<const std::int32_t> positions, int seen, int keep) {
+  const int rows = static_cast<int>(positions.size());
+  const bool streams = spec.evict == Evict::kCam && spec.base == CamBase::kStreaming;
+  std::vector<std::int32_t> leaving;
+  if (streams) {
+    const int first_recent = seen - (keep - spec.sinks);
+    for (std::int32_t row = 0; row < rows; ++row) {
+      const std::int32_t position = positions[static_cast<std::size_t>(row)];
+      if (position >= spec.sinks && position < first_recent) leaving.push_back(row);
+    }
+    return leaving;
+  }
+  const H2oOptions h2o = h2o_options(keep, spec.recent);
+  if (rows == keep + 1) {  // every decode step: without sorting
+    const int end = spec.evict == Evict::kTova ? std::numeric_limits<int>::max() : seen - h2o.recent;
+    return {worst_row(scores, positions, end)};
+  }
+  const std::vector<std::int32_t> staying =
+      spec.evict == Evict::kTova ? tova_rows(scores, positions, keep) : h2o_rows(scores, positions, seen, h2o);
+  for (std::int32_t row = 0; row < rows; ++row) {
+    if (!std::binary_search(staying.begin(), staying.end(), row)) leaving.push_back(row);
+  }
+  return leaving;
+}
+
+CamOptions cam_options(const CacheSpec& spec, const LayerPlace& place, std::size_t kv_head) {
+  return {.merge = spec.merge,
+          .seed = static_cast<std::uint64_t>(spec.seed),
+          .layer = place.index,
+          .kv_head = static_cast<int>(kv_head)};
+}
+
+// Columns that leave become holes; the new tokens that stay fill them in order, and the others are appended.
+void place_tokens(std::span<const std::int32_t> leaving, int old_rows, int tokens, Arrival* arrival) {
+  std::vector<Arrival::Replacement>& replaced = arrival->replace.emplace_back();
+  std::vector<std::int32_t>& appended = arrival->pick.emplace_back();
+  auto hole = leaving.begin();
+  for (std::int32_t token = 0; token < tokens; ++token) {
+    if (std::binary_search(leaving.begin(), leaving.end(), old_rows + token)) continue;
+    if (hole != leaving.end() && *hole < old_rows) {
+      replaced.push_back({*hole++, token});
+    } else {
+      appended.push_back(token);
+    }
+  }
+  KV_CHECK(hole == leaving.end() || *hole >= old_rows);
+}
+
+// h2o, tova, cam at the end of a prompt, first or later.
+Result<Arrival> ranked_arrival(const CacheSpec& spec, const ArrivalRequest& request) {
+  Arrival arrival;
+  if (!request.prompt) return arrival;
+  const int old_rows = static_cast<int>(request.known.front().positions.size());
+  const int columns = old_rows + request.tokens;
+  const int keep = std::max(old_rows, std::min(columns, row_bound(spec, request.first_prompt)));
+  const LayerScores* scores = request.scores;
+  const bool fits = scores != nullptr && scores->tokens == columns && scores->sealed == old_rows &&
+                    (spec.keeps_sums() ? !scores->column_sums.empty() : scores->window_rows >= 1);
+  if (!fits) {
+    if (!spec.keeps_sums() && keep == columns) return arrival;
+    return missing_scores(spec, request);
+  }
+  const auto kv_heads = static_cast<std::size_t>(request.kv_heads);
+  std::vector<std::vector<float>> ranks;  // [kv_heads or 1][columns]
+  if (spec.keeps_sums()) {
+    ranks = group_means(*scores, request.kv_heads);
+    for (std::size_t h = 0; h < kv_heads; ++h) {
+      for (std::size_t row = 0; row < request.known[h].sums.size(); ++row) ranks[h][row] += request.known[h].sums[row];
+    }
+    arrival.sums = ranks;
+  } else {
+    const float* const last = scores->window.data() + (scores->window_rows - 1) * static_cast<std::ptrdiff_t>(columns);
+    const auto stride = static_cast<std::size_t>(scores->window_rows) * static_cast<std::size_t>(columns);
+    ranks = {tova_scores({last, static_cast<std::size_t>(scores->heads), static_cast<std::size_t>(columns), stride})};
+  }
+  if (keep == columns) return arrival;
+  arrival.all = false;
+  for (std::size_t h = 0; h < kv_heads; ++h) {
+    std::vector<std::int32_t> positions = request.known[h].positions;
+    for (int token = 0; token < request.tokens; ++token) positions.push_back(request.seen + token);
+    const std::vector<float>& rank = ranks[spec.keeps_sums() ? h : 0];
+    const std::vector<std::int32_t> leaving = leaving_rows(spec, rank, positions, request.seen + request.tokens, keep);
+    place_tokens(leaving, old_rows, request.tokens, &arrival);
+    if (spec.evict == Evict::kCam)
+      arrival.merges.push_back(cam_plan(rank, positions, leaving, cam_options(spec, request.place, h)));
+  }
   return arrival;
 }
 
@@ -62,13 +179,26 @@ CacheSpec windowed_layer_spec(const CacheSpec& spec) {
   return windowed;
 }
 
-int rows_after(const CacheSpec& spec, int first_prompt, int generated) {
+int row_bound(const CacheSpec& spec, int first_prompt) { return spec.budget.rows(first_prompt, 1); }
+
+int rows_after(const CacheSpec& spec, const LayerPlace& place, int first_prompt, int generated) {
+  const int tokens = first_prompt + generated;
   switch (spec.evict) {
-    case Evict::kNone: return first_prompt + generated;
-    case Evict::kStreaming: return streaming_rows(first_prompt + generated, streaming_options(spec, first_prompt));
-    case Evict::kSnap: {
+    case Evict::kNone: return tokens;
+    case Evict::kStreaming: return streaming_rows(tokens, streaming_options(spec, first_prompt));
+    case Evict::kSnap:
+    case Evict::kPyramid:
+    case Evict::kAda: {
       const SnapKvOptions options = snapkv_options(spec, first_prompt);
-      return (snapkv_is_idle(first_prompt, options) ? first_prompt : options.capacity) + generated;
+      if (snapkv_is_idle(first_prompt, options)) return tokens;
+      return (spec.evict == Evict::kPyramid ? layer_capacity(spec, place, first_prompt) : options.capacity) + generated;
+    }
+    case Evict::kH2o:
+    case Evict::kTova: return std::min(tokens, row_bound(spec, first_prompt));
+    case Evict::kCam: {
+      const int target = row_bound(spec, first_prompt);
+      const int rows = std::min(first_prompt, target) + generated;
+      return rows <= target ? rows : target + (rows - target) % spec.interval;
     }
   }
   return 0;
@@ -78,9 +208,38 @@ Result<Arrival> plan_arrival(const CacheSpec& spec, const ArrivalRequest& reques
   switch (spec.evict) {
     case Evict::kNone: return Arrival{};
     case Evict::kStreaming: return streaming_arrival(streaming_options(spec, request.first_prompt), request);
-    case Evict::kSnap: return snapkv_arrival(snapkv_options(spec, request.first_prompt), request);
+    case Evict::kSnap:
+    case Evict::kPyramid:
+    case Evict::kAda: return observed_arrival(spec, request);
+    case Evict::kH2o:
+    case Evict::kTova:
+    case Evict::kCam: return ranked_arrival(spec, request);
   }
   return Arrival{};
+}
+
+std::vector<Departure> plan_departure(const CacheSpec& spec, const DepartureRequest& request) {
+  const int rows = static_cast<int>(request.known.front().positions.size());
+  const int keep = row_bound(spec, request.first_prompt);
+  const int pass = spec.evict == Evict::kCam ? spec.interval : 1;
+  std::vector<Departure> departures(request.known.size());
+  if (rows < keep + pass) return departures;
+  std::vector<float> layer_mean;
+  if (spec.evict == Evict::kTova) {
+    layer_mean.assign(static_cast<std::size_t>(rows), 0.0F);
+    for (const std::vector<float>& weights : request.weights) {
+      for (std::size_t row = 0; row < layer_mean.size(); ++row) layer_mean[row] += weights[row];
+    }
+  }
+  for (std::size_t h = 0; h < request.known.size(); ++h) {
+    const KnownRows& known = request.known[h];
+    const std::vector<float>& rank = spec.evict == Evict::kTova ? layer_mean : known.sums;
+    departures[h].leaving = leaving_rows(spec, rank, known.positions, request.seen, keep);
+    if (spec.evict == Evict::kCam) {
+      departures[h].merges = cam_plan(known.sums, known.positions, departures[h].leaving, cam_options(spec, request.place, h));
+    }
+  }
+  return departures;
 }
 
 }  // namespace kvartet

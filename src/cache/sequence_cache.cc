@@ -96,7 +96,8 @@ Result<SequenceCache> SequenceCache::create(const CacheSpec& spec, const ModelSh
   impl->layers.reserve(shape.layers.size());
   const auto windowed = std::make_shared<const CacheSpec>(windowed_layer_spec(spec));
   for (std::size_t l = 0; l < shape.layers.size(); ++l) {
-    impl->layers.emplace_back(shape.layers[l].window > 0 ? windowed : impl->spec, shape.layers[l], formats[l]);
+    impl->layers.emplace_back(shape.layers[l].window > 0 ? windowed : impl->spec, shape.layers[l], formats[l],
+                              LayerPlace{static_cast<int>(l), shape.layer_count()});
   }
   impl->formats = std::move(formats);
   return SequenceCache(std::move(impl));
@@ -107,13 +108,16 @@ SequenceCache SequenceCache::fork() const { return SequenceCache(std::make_uniqu
 const CacheSpec& SequenceCache::spec() const { return *impl_->spec; }
 
 ScoreNeed SequenceCache::score_need() const {
+  const CacheSpec& spec = *impl_->spec;
   ScoreNeed need;
-  if (impl_->spec->evict == Evict::kSnap && impl_->next_position == 0) need.window = impl_->spec->window;
+  if (spec.observes_window() && impl_->next_position == 0) need.window = spec.window;
+  if (spec.evict == Evict::kTova) need.window = 1;
+  need.column_sums = spec.keeps_sums();
   return need;
 }
 
 bool SequenceCache::wants_pre_rope_keys() const { return false; }
-bool SequenceCache::wants_weights() const { return false; }
+bool SequenceCache::wants_weights() const { return impl_->spec->drops_after_steps(); }
 
 Status SequenceCache::seal_prompt(int layer, const LayerRows& rows) {
   return impl_->change(layer, [&](LayerCache& changed) {
@@ -147,8 +151,8 @@ Status SequenceCache::append_row(int layer, MatView<const float> key, MatView<co
   });
 }
 
-Status SequenceCache::after_attention(int layer, MatView<const float>) {
-  return impl_->change(layer, [&](LayerCache& changed) { return changed.settle(*impl_->arena); });
+Status SequenceCache::after_attention(int layer, MatView<const float> weights) {
+  return impl_->change(layer, [&](LayerCache& changed) { return changed.settle(*impl_->arena, weights); });
 }
 
 void SequenceCache::finish_step() { finish_prompt(1); }
@@ -222,10 +226,11 @@ Result<ByteAccount> predict_bytes(const CacheSpec& spec, const ModelShape& shape
   ByteAccount sum = table_bytes(formats);
   for (std::size_t l = 0; l < shape.layers.size(); ++l) {
     const CacheSpec& layer_spec = shape.layers[l].window > 0 ? windowed : spec;
-    const int rows = rows_after(layer_spec, prompt_tokens, generated);
+    const int rows = rows_after(layer_spec, {static_cast<int>(l), shape.layer_count()}, prompt_tokens, generated);
     for (int h = 0; h < shape.layers[l].kv_heads; ++h) {
       for (const SideFormats* side : {&formats[l]->key, &formats[l]->value}) sum += side->bytes(rows, side->sealed_rows(rows));
       if (layer_spec.evict != Evict::kNone) sum += RowPositions::bytes_of(rows);
+      if (layer_spec.keeps_sums()) sum += RowSums::bytes_of(rows);
     }
   }
   return sum;

@@ -28,7 +28,7 @@ struct LayerRows {
   HeadRows<const float> key;      // after RoPE
   HeadRows<const float> key_pre;  // before RoPE; data == nullptr unless wants_pre_rope_keys()
   HeadRows<const float> value;
-  // What score_need() declared; null on a second prompt, and in layers with a sliding window, where nothing is chosen.
+  // What score_need() declared; null if that was nothing, and in layers with a sliding window, where nothing is chosen.
   const LayerScores* scores = nullptr;
 };
 
@@ -51,7 +51,7 @@ class SequenceCache {
   SequenceCache fork() const;
 
   const CacheSpec& spec() const;
-  ScoreNeed score_need() const;  // of the first prompt only: a second prompt is appended, not re-scored
+  ScoreNeed score_need() const;  // of the next prompt: most methods score only the first
   bool wants_pre_rope_keys() const;
   bool wants_weights() const;  // must decode attention export softmax weights for after_attention?
 
@@ -85,8 +85,9 @@ class SequenceCache {
   std::unique_ptr<Impl> impl_;
 };
 
-// Exactly the bytes a cache will hold after a prompt of `prompt_tokens` and `generated` decode steps: no allocation.
-// kUsage: the spec does not fit the model, or a count is negative or absurd.
+// Exactly the bytes a cache will hold (adakv: up to how its heads share the layer's rows, which scores decide) after a prompt of
+// `prompt_tokens` and `generated` decode steps: no allocation. kUsage: the spec does not fit the model, or a count is negative or
+// absurd.
 Result<ByteAccount> predict_bytes(const CacheSpec& spec, const ModelShape& shape, int prompt_tokens, int generated);
 
 }  // namespace kvartet

@@ -13,9 +13,8 @@
 namespace kvartet {
 namespace {
 
-constexpr std::array<std::string_view, 16> kPlanned = {"nvfp4",     "higgs", "h2o",    "tova",        "pyramidkv", "adakv",
-                                                       "cam",       "yakv",  "quest",  "yakv-engine", "arkvale",   "shadowkv",
-                                                       "infinigen", "lrqk",  "oracle", "select"};
+constexpr std::array<std::string_view, 11> kPlanned = {"nvfp4",   "higgs",     "yakv", "quest",  "yakv-engine", "arkvale",
+                                                       "shadowkv", "infinigen", "lrqk", "oracle", "select"};
 
 bool is_evictor(const SpecStage& stage) { return find_method(evictor_methods(), stage.name.key) != nullptr; }
 
@@ -85,6 +84,33 @@ Status check_order(const std::vector<SpecStage>& stages) {
   return {};
 }
 
+// What evicting row by row asks of the formats (section 8).
+Status check_row_formats(const CacheSpec& spec, std::string_view evictor) {
+  if (!spec.drops_after_steps()) return {};
+  const bool groups = spec.key.name == "kivi" || spec.value.name == "kivi";
+  if (groups || spec.residual > 0) {
+    return usage_error(fmt::format(
+        "'{0}' cannot be combined with {1}: {0} drops single rows after every step, and {2}; write {0}+q8_0 or snapkv+kivi",
+        evictor, groups ? "kivi" : "a residual window",
+        groups ? "KIVI's key groups hold several rows that share one scale"
+               : "rows that moved into the coded part cannot leave it"));
+  }
+  if (spec.evict != Evict::kCam) return {};
+  const auto exact = [](const FormatRequest& request) { return request.name == "f16" || request.name == "f32"; };
+  if (!exact(spec.value)) {
+    return usage_error(
+        fmt::format("'cam' adds to values it has kept, and adding to {} values would round them again at every merge; keep the "
+                    "values exact, such as cam+q8_0/full",
+                    spec.value.name));
+  }
+  if (spec.interval > 1 && !exact(spec.key) && spec.key.name != "q8_0") {
+    return usage_error(fmt::format(
+        "'cam' with interval={} moves rows, and moving {} keys would round them again; write interval=1 or cam+q8_0/full",
+        spec.interval, spec.key.name));
+  }
+  return {};
+}
+
 Result<std::string> read_stage(const SpecStage& stage, CacheSpec* spec) {
   const SpecMethod* evictor = find_method(evictor_methods(), stage.name.key);
   return evictor != nullptr ? evictor->read(stage, spec) : read_quantizer(stage, spec);
@@ -118,6 +144,9 @@ Result<CacheSpec> parse_spec(std::string_view text) {
   for (const SpecStage& stage : stages) {
     KV_ASSIGN(const std::string canonical, read_stage(stage, &spec));
     spec.canonical += (spec.canonical.empty() ? "" : "+") + canonical;
+  }
+  for (const SpecStage& stage : stages) {
+    if (is_evictor(stage)) KV_TRY(check_row_formats(spec, stage.name.key));
   }
   return spec;
 }

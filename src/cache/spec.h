@@ -12,7 +12,8 @@
 
 namespace kvartet {
 
-enum class Evict : unsigned char { kNone, kStreaming, kSnap };
+enum class Evict : unsigned char { kNone, kStreaming, kSnap, kH2o, kTova, kPyramid, kAda, kCam };
+enum class CamBase : unsigned char { kStreaming, kH2o };
 
 // Rows: an integer is rows kept, a number below 1 is the share of the prompt kept.
 struct Budget {
@@ -35,11 +36,18 @@ struct CacheSpec {
 
   // evict
   Evict evict = Evict::kNone;
-  Budget budget;   // snapkv; streamingllm when window is 0
-  int window = 0;  // snapkv: observation window; streamingllm: recent rows kept, 0: budget - sinks
+  Budget budget;   // all but streamingllm with a window; cam: its target, in rows
+  int window = 0;  // snapkv, pyramidkv, adakv: observation window; streamingllm: recent rows kept, 0: budget - sinks
   int kernel = 7;  // snapkv pooling
   Pool pool = Pool::kMax;
-  int sinks = 0;  // streamingllm
+  int sinks = 0;                       // streamingllm, cam over it
+  double recent = 0.5;                 // h2o, cam over it: share of the budget
+  int beta = 20;                       // pyramidkv
+  double alpha = 0.2;                  // adakv
+  int interval = 1;                    // cam: decode steps from one pass to the next
+  int merge = 32;                      // cam
+  CamBase base = CamBase::kStreaming;  // cam: which rows leave
+  int seed = 1;                        // cam
 
   // quantize
   FormatRequest key;
@@ -50,6 +58,12 @@ struct CacheSpec {
 
   // The spec of one layer: f16 on both sides where it is kept.
   CacheSpec for_layer(int layer) const;
+
+  // Rows leave after decode steps too, by the weights of each step: rows are then written one by one, in formats without groups
+  // of rows, and end where another row was.
+  bool drops_after_steps() const { return evict == Evict::kH2o || evict == Evict::kTova || evict == Evict::kCam; }
+  bool keeps_sums() const { return evict == Evict::kH2o || evict == Evict::kCam; }  // of each row's weights
+  bool observes_window() const { return evict == Evict::kSnap || evict == Evict::kPyramid || evict == Evict::kAda; }
 
   bool operator==(const CacheSpec&) const = default;
 };

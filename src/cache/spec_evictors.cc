@@ -1,6 +1,7 @@
 // The methods that decide which rows stay, as a spec names them.
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <vector>
 
 #include <fmt/format.h>
@@ -12,12 +13,17 @@ namespace {
 
 constexpr std::array<std::string_view, 4> kStreamingKeys = {"sinks", "window", "budget", "rope"};
 constexpr std::array<std::string_view, 4> kSnapKeys = {"budget", "window", "kernel", "pool"};
+constexpr std::array<std::string_view, 5> kPyramidKeys = {"budget", "window", "kernel", "pool", "beta"};
+constexpr std::array<std::string_view, 5> kAdaKeys = {"budget", "window", "kernel", "pool", "alpha"};
+constexpr std::array<std::string_view, 2> kH2oKeys = {"budget", "recent"};
+constexpr std::array<std::string_view, 1> kTovaKeys = {"budget"};
+constexpr std::array<std::string_view, 5> kCamKeys = {"target", "interval", "merge", "base", "seed"};
 
-Result<std::string> read_snapkv(const SpecStage& stage, CacheSpec* spec) {
+// The keys that snapkv, pyramidkv and adakv share, and their canonical text.
+Result<std::string> read_observation(const SpecStage& stage, CacheSpec* spec) {
   constexpr std::array<std::string_view, 2> kPools = {"max", "avg"};
   constexpr int kDefaultWindow = 32;
   constexpr int kWidestKernel = 1023;
-  KV_TRY(check_keys(stage, kSnapKeys));
   KV_ASSIGN(const std::string budget_text, single_text(stage, "budget", "0.25"));
   KV_ASSIGN(spec->budget, parse_budget(budget_text));
   // A budget of few rows takes a shorter default window, so that it stays a bound (R4) and even one row works (R12).
@@ -35,9 +41,64 @@ Result<std::string> read_snapkv(const SpecStage& stage, CacheSpec* spec) {
   }
   KV_ASSIGN(const std::string pool, single_word(stage, "pool", kPools));
   spec->pool = pool == "max" ? Pool::kMax : Pool::kAverage;
+  return fmt::format("{}:budget={},window={},kernel={},pool={}", stage.name.key, print_budget(spec->budget), spec->window,
+                     spec->kernel, pool);
+}
+
+Result<std::string> read_snapkv(const SpecStage& stage, CacheSpec* spec) {
+  KV_TRY(check_keys(stage, kSnapKeys));
   spec->evict = Evict::kSnap;
-  return fmt::format("snapkv:budget={},window={},kernel={},pool={}", print_budget(spec->budget), spec->window, spec->kernel,
-                     pool);
+  return read_observation(stage, spec);
+}
+
+Result<std::string> read_pyramidkv(const SpecStage& stage, CacheSpec* spec) {
+  constexpr int kSteepest = 1000;
+  KV_TRY(check_keys(stage, kPyramidKeys));
+  spec->evict = Evict::kPyramid;
+  KV_ASSIGN(const std::string text, read_observation(stage, spec));
+  KV_ASSIGN(spec->beta, single_whole(stage, "beta", 20, 1, kSteepest));
+  return fmt::format("{},beta={}", text, spec->beta);
+}
+
+Result<std::string> read_adakv(const SpecStage& stage, CacheSpec* spec) {
+  KV_TRY(check_keys(stage, kAdaKeys));
+  spec->evict = Evict::kAda;
+  KV_ASSIGN(const std::string text, read_observation(stage, spec));
+  KV_ASSIGN(spec->alpha, single_share(stage, "alpha", 0.2));
+  return fmt::format("{},alpha={}", text, spec->alpha);
+}
+
+Result<std::string> read_h2o(const SpecStage& stage, CacheSpec* spec) {
+  KV_TRY(check_keys(stage, kH2oKeys));
+  spec->evict = Evict::kH2o;
+  KV_ASSIGN(const std::string budget, single_text(stage, "budget", "0.25"));
+  KV_ASSIGN(spec->budget, parse_budget(budget));
+  KV_ASSIGN(spec->recent, single_share(stage, "recent", 0.5));
+  return fmt::format("h2o:budget={},recent={}", print_budget(spec->budget), spec->recent);
+}
+
+Result<std::string> read_tova(const SpecStage& stage, CacheSpec* spec) {
+  KV_TRY(check_keys(stage, kTovaKeys));
+  spec->evict = Evict::kTova;
+  KV_ASSIGN(const std::string budget, single_text(stage, "budget", "0.25"));
+  KV_ASSIGN(spec->budget, parse_budget(budget));
+  return fmt::format("tova:budget={}", print_budget(spec->budget));
+}
+
+Result<std::string> read_cam(const SpecStage& stage, CacheSpec* spec) {
+  constexpr std::array<std::string_view, 2> kBases = {"streamingllm", "h2o"};
+  constexpr int kMostMerges = 1024;
+  KV_TRY(check_keys(stage, kCamKeys));
+  spec->evict = Evict::kCam;
+  KV_ASSIGN(const int target, single_whole(stage, "target", 1024, 2, kMostRows));
+  spec->budget = {static_cast<double>(target)};
+  KV_ASSIGN(spec->interval, single_whole(stage, "interval", 1, 1, kMostRows));
+  KV_ASSIGN(spec->merge, single_whole(stage, "merge", 32, 0, kMostMerges));
+  KV_ASSIGN(const std::string base, single_word(stage, "base", kBases));
+  spec->base = base == "h2o" ? CamBase::kH2o : CamBase::kStreaming;
+  spec->sinks = spec->base == CamBase::kStreaming ? std::min(4, target - 1) : 0;
+  KV_ASSIGN(spec->seed, single_whole(stage, "seed", 1, 0, std::numeric_limits<int>::max()));
+  return fmt::format("cam:target={},interval={},merge={},base={},seed={}", target, spec->interval, spec->merge, base, spec->seed);
 }
 
 Status check_rope(const SpecStage& stage) {
@@ -83,6 +144,20 @@ std::span<const SpecMethod> evictor_methods() {
       {{"snapkv", "budget=0.25, window=32, kernel=7, pool=max|avg",
         "At the end of the prompt keeps the rows that its last queries attend to, and the last rows."},
        read_snapkv},
+      {{"pyramidkv", "budget=0.25, window=32, kernel=7, pool=max|avg, beta=20",
+        "snapkv with more rows in the first layers and fewer in the last; the budget is their mean."},
+       read_pyramidkv},
+      {{"adakv", "budget=0.25, window=32, kernel=7, pool=max|avg, alpha=0.2",
+        "snapkv with one budget per layer, shared out over its heads by need."},
+       read_adakv},
+      {{"h2o", "budget=0.25, recent=0.5 (share of the budget)",
+        "Keeps the rows that all queries so far attended to most, and the newest; the bound holds after every step."},
+       read_h2o},
+      {{"tova", "budget=0.25", "Keeps the rows that the last query attends to most; the bound holds after every step."},
+       read_tova},
+      {{"cam", "target=1024, interval=1, merge=32, base=streamingllm|h2o, seed=1",
+        "Adds the values of rows that leave to the rows after them, at random where that helps; keys are never touched."},
+       read_cam},
   };
   return kMethods;
 }

@@ -54,6 +54,7 @@ Result<int> one_of(std::string_view key, std::string_view text, std::span<const 
 std::string print_sided(const SidedText& text);  // "4", "4/2"
 
 Result<Budget> parse_budget(std::string_view text);
+Result<double> single_share(const SpecStage& stage, std::string_view key, double otherwise);  // in [0, 1]
 bool is_share(const Budget& budget);
 std::string print_budget(const Budget& budget);
 

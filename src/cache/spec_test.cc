@@ -59,6 +59,19 @@ TEST(Spec, CanonicalForms) {
       {"snapkv+q8_0", "snapkv:budget=0.25,window=32,kernel=7,pool=max+q8_0"},
       {"snapkv+f32", "snapkv:budget=0.25,window=32,kernel=7,pool=max+f32"},
       {"streamingllm+q8_0", "streamingllm:sinks=4,window=512,rope=absolute+q8_0"},
+      {"h2o", "h2o:budget=0.25,recent=0.5"},
+      {"h2o:recent=0.1,budget=100+q8_0", "h2o:budget=100,recent=0.1+q8_0"},
+      {"tova", "tova:budget=0.25"},
+      {"tova:budget=64+q8_0/full", "tova:budget=64+q8_0/full"},
+      {"pyramidkv", "pyramidkv:budget=0.25,window=32,kernel=7,pool=max,beta=20"},
+      {"pyramidkv:beta=10,window=8,budget=1024+kivi:bits=2",
+       "pyramidkv:budget=1024,window=8,kernel=7,pool=max,beta=10+kivi:bits=2,group=32,residual=128"},
+      {"adakv", "adakv:budget=0.25,window=32,kernel=7,pool=max,alpha=0.2"},
+      {"adakv:alpha=1,pool=avg+kivi", "adakv:budget=0.25,window=32,kernel=7,pool=avg,alpha=1+kivi:bits=4,group=32,residual=128"},
+      {"cam", "cam:target=1024,interval=1,merge=32,base=streamingllm,seed=1"},
+      {"cam:seed=9,base=h2o,merge=16,interval=128,target=512+q8_0/full",
+       "cam:target=512,interval=128,merge=16,base=h2o,seed=9+q8_0/full"},
+      {"cam+f32", "cam:target=1024,interval=1,merge=32,base=streamingllm,seed=1+f32"},
       // C19, R4, R12: a budget below the default window shortens the window instead of breaking the bound.
       {"snapkv:budget=20", "snapkv:budget=20,window=19,kernel=7,pool=max"},
       {"snapkv:budget=1", "snapkv:budget=1,window=1,kernel=7,pool=max"},
@@ -197,6 +210,22 @@ TEST(Spec, RefusalsNameTheValueAndTheNearestChoice) {
       {"streamingllm:sinks=4,budget=4", "sinks=4", "sinks=3 or budget=5"},
       {"streamingllm+kivi", "streamingllm+kivi", "streamingllm+q8_0"},
       {"streamingllm+q8_0/kivi", "streamingllm+kivi", "streamingllm+q8_0"},
+      // Section 8.
+      {"h2o+kivi", "'h2o' cannot be combined with kivi", "h2o+q8_0"},
+      {"tova+full/kivi", "'tova' cannot be combined with kivi", "tova+q8_0"},
+      {"cam+kivi", "'cam' cannot be combined with kivi", "snapkv+kivi"},
+      {"cam+q8_0", "round them again", "cam+q8_0/full"},
+      {"cam+full/q8_0", "round them again", "cam+q8_0/full"},
+      {"h2o:recent=1.5", "recent='1.5'", "recent=0.5"},
+      {"h2o:recent=x", "recent='x'", "recent=0.5"},
+      {"adakv:alpha=-1", "alpha='-1'", "alpha=0.2"},
+      {"adakv:beta=3", "'beta'", "alpha"},
+      {"pyramidkv:beta=0", "beta='0'", "beta=1"},
+      {"cam:target=0.25", "target='0.25'", "whole number"},
+      {"cam:target=1", "target='1'", "target=2"},
+      {"cam:base=snapkv", "base='snapkv'", "streamingllm or h2o"},
+      {"cam:interval=0", "interval='0'", "interval=1"},
+      {"h2o+cam", "both evict", "snapkv+kivi"},
       {"snapkv+streamingllm", "both evict", "snapkv+kivi"},
       {"kivi+q8_0", "both quantize", "evict+quantize"},
       {"kivi:bits=4+snapkv", "quantizes before it evicts", "snapkv+kivi"},
@@ -302,7 +331,7 @@ TEST(Spec, CheckAgainstTheModel) {
 }
 
 TEST(Spec, MethodsAreAllParsed) {
-  EXPECT_EQ(methods().size(), 13U);
+  EXPECT_GE(methods().size(), 18U);
   for (const MethodInfo& method : methods()) EXPECT_TRUE(parse_spec(method.name).ok()) << method.name;
 }
 

@@ -67,6 +67,15 @@ Result<int> one_of(std::string_view key, std::string_view text, std::span<const 
       fmt::format("{}={} is not one of {}; the nearest is {}={}", key, number, fmt::join(choices, ", "), key, nearest));
 }
 
+Result<double> single_share(const SpecStage& stage, std::string_view key, double otherwise) {
+  KV_ASSIGN(const std::string text, single_text(stage, key, fmt::format("{}", otherwise)));
+  double share = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), share, std::chars_format::general);
+  if (error == std::errc() && end == text.data() + text.size() && share >= 0 && share <= 1) return share;
+  return usage_error(
+      fmt::format("{}={} is not a share between 0 and 1; write for example {}={}", key, quoted(text), key, otherwise));
+}
+
 Result<Budget> parse_budget(std::string_view text) {
   if (text.find_first_not_of("-0123456789") == std::string_view::npos) {
     KV_ASSIGN(const int rows, parse_whole("budget", text, 1, kMostRows));

@@ -46,13 +46,17 @@ KeepPlan snapkv_plan(const LayerScores& scores, int kv_heads, const SnapKvOption
   KV_CHECK(scores.window_rows >= options.window);
   const int prefix = scores.tokens - options.window;
   for (int h = 0; h < kv_heads; ++h) {
-    const std::vector<double> raw =
-        prefix_scores(scores, h, scores.heads / kv_heads, options.window, static_cast<std::size_t>(prefix));
     std::vector<std::int32_t>& rows = plan.rows[static_cast<std::size_t>(h)];
-    rows = top_rows(pool_scores(raw, options.kernel, options.pool), options.capacity - options.window);
+    rows = top_rows(snapkv_scores(scores, h, kv_heads, options), options.capacity - options.window);
     for (int t = prefix; t < scores.tokens; ++t) rows.push_back(t);
   }
   return plan;
+}
+
+std::vector<double> snapkv_scores(const LayerScores& scores, int kv_head, int kv_heads, const SnapKvOptions& options) {
+  const auto prefix = static_cast<std::size_t>(scores.tokens - options.window);
+  return pool_scores(prefix_scores(scores, kv_head, scores.heads / kv_heads, options.window, prefix), options.kernel,
+                     options.pool);
 }
 
 std::vector<double> pool_scores(std::span<const double> scores, int kernel, Pool pool) {

@@ -26,6 +26,9 @@ bool snapkv_is_idle(int tokens, const SnapKvOptions& options);
 // one KV head are averaged before pooling. Equal scores go to the lower row (R9).
 KeepPlan snapkv_plan(const LayerScores& scores, int kv_heads, const SnapKvOptions& options);
 
+// Scores of rows [0, tokens - window) of one KV head: the window's weights summed, averaged over the head's query heads, pooled.
+std::vector<double> snapkv_scores(const LayerScores& scores, int kv_head, int kv_heads, const SnapKvOptions& options);
+
 // Sliding maximum or average of width `kernel`, same length. The average counts the zeros beyond the edges.
 std::vector<double> pool_scores(std::span<const double> scores, int kernel, Pool pool);
 

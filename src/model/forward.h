@@ -36,7 +36,7 @@ class Prefill {
   Status step();
   bool done() const;
   double progress() const;               // share of all steps done
-  double seal_seconds(int cache) const;  // what this cache's own compression took
+  double seal_seconds(int cache) const;  // what this cache's own compression took, column sums inside attention not counted
 
   // After done(): final hidden rows [tokens or 1, hidden], before the output norm: input of Transformer::logits.
   MatView<const float> hidden() const;

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "core/check.h"
 #include "model/forward.h"
 
 namespace kvartet {
@@ -49,12 +50,14 @@ struct Prefill::Impl {
 
   int layer = 0;
   int chunk_begin = 0;
+  int sealed_rows = 0;    // of this layer, before this prompt
   int attended_rows = 0;  // of this layer: attention keeps them packed for the next chunk
   std::vector<std::int32_t> positions;
   Matrix hidden;                  // [tokens, hidden]: input of the current layer, turned into its output chunk by chunk
   Matrix keys, keys_pre, values;  // [tokens, kv_heads * head_dim]: the one exact layer
   Matrix q, attended;             // [chunk, heads * head_dim]
   Matrix last_q;                  // [window, heads * head_dim]: queries whose scores are exported
+  ColumnSums columns;             // of the running layer, if asked for
   PrefillAttention attention;
   std::vector<double> seal_seconds;
 
@@ -76,8 +79,15 @@ struct Prefill::Impl {
     keys.resize(uz(tokens), kv);
     values.resize(uz(tokens), kv);
     if (wants_pre) keys_pre.resize(uz(tokens), kv);
-    last_q.resize(uz(std::min(need.window, tokens)), uz(shape().heads * shape().head_dim));
+    const int observed = on_sealed_cache ? 0 : std::min(need.window, tokens);
+    last_q.resize(uz(observed), uz(shape().heads * shape().head_dim));
+    sealed_rows = on_sealed_cache ? caches[0]->rows(layer, 0) : 0;
+    if (sums_columns()) columns.start(shape().heads, sealed_rows + tokens);
   }
+
+  // The window of a sealed cache is one query: its softmax row is the column sums that count this query alone.
+  // In a layer with a sliding window nothing is chosen.
+  bool sums_columns() const { return shape().window == 0 && (need.column_sums || (on_sealed_cache && need.window > 0)); }
 
   // Nobody reads the last layer's output except of the last token, unless all hidden rows are kept.
   bool output_is_needed(int end) const { return options.keep_hidden || layer + 1 < layer_count() || end == tokens; }
@@ -95,8 +105,9 @@ struct Prefill::Impl {
     const MatView<float> x = hidden.view().row_range(uz(begin), uz(end));
     KV_TRY(transformer.pre_attention(layer, linear, x, std::span(positions).subspan(uz(begin), rows), out));
     keep_last_queries(begin, end);
-    if (!output_is_needed(end)) return {};
+    if (!output_is_needed(end) && !need.column_sums) return {};
     attend(begin, end);
+    if (!output_is_needed(end)) return {};
     return transformer.post_attention(layer, linear, attended.view(), x);
   }
 
@@ -117,6 +128,10 @@ struct Prefill::Impl {
     task.kept = attended_rows;
     task.window = s.window;
     if (on_sealed_cache) task.prefix = caches[0]->views(layer);
+    if (sums_columns()) {
+      task.columns = &columns;
+      task.columns_from = need.column_sums ? 0 : tokens - need.window;
+    }
     task.out = {attended.data.data(), attended.rows, uz(s.heads), uz(s.head_dim), attended.cols};
     attention.run(task);
     attended_rows = end;
@@ -136,12 +151,20 @@ struct Prefill::Impl {
                            &scores);
       rows.scores = &scores;
     }
+    if (sums_columns()) {
+      scores.heads = s.heads;
+      scores.tokens = columns.columns();
+      scores.sealed = sealed_rows;
+      if (!need.column_sums) scores.window_rows = 1;
+      (need.column_sums ? scores.column_sums : scores.window) = columns.read();
+      rows.scores = &scores;
+    }
     const double score_seconds = clock.seconds() - before_scores;
     for (std::size_t i = 0; i < caches.size(); ++i) {
       const double begin = clock.seconds();
       KV_TRY(caches[i]->seal_prompt(layer, rows).within(fmt::format("{} layer {}", caches[i]->spec().canonical, layer)));
       seal_seconds[i] += clock.seconds() - begin;
-      if (rows.scores != nullptr && caches[i]->score_need().window > 0) seal_seconds[i] += score_seconds;
+      if (rows.scores != nullptr && caches[i]->score_need().any()) seal_seconds[i] += score_seconds;
     }
     return {};
   }
@@ -169,10 +192,10 @@ Result<Prefill> Prefill::start(Transformer& transformer, std::span<const std::in
                                  first, context));
   }
   for (const SequenceCache* cache : caches) {
-    if (!impl->on_sealed_cache) impl->need.merge(cache->score_need());
-    KV_CHECK(!impl->need.column_sums);  // attention does not export them yet, and no method asks
+    impl->need.merge(cache->score_need());
     impl->wants_pre = impl->wants_pre || cache->wants_pre_rope_keys();
   }
+  KV_CHECK(!impl->on_sealed_cache || impl->need.window == 0 || (impl->need.window == 1 && !impl->need.column_sums));
   impl->linear = impl->tokens >= kFewRows ? Linear::kConverted : Linear::kStored;
   impl->positions.resize(tokens.size());
   std::iota(impl->positions.begin(), impl->positions.end(), first);
