@@ -40,6 +40,8 @@ struct LayerFormats {
   static Result<std::shared_ptr<const LayerFormats>> create(const CacheSpec& spec, const FormatPlace& place, Arena* arena = nullptr);
 };
 
+inline constexpr float kF16Overflow = 65520.0F;  // rounds to 65,536, which f16 does not have
+
 class LayerCache {
  public:
   LayerCache(std::shared_ptr<const CacheSpec> spec, const LayerShape& shape, std::shared_ptr<const LayerFormats> formats,
