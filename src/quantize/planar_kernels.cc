@@ -34,7 +34,8 @@ template <int kQueries, class Body>
 HWY_INLINE void for_block_lanes(const Body& body) {
   const hn::CappedTag<float, 16> d;
   constexpr std::size_t kLanes = hn::MaxLanes(d);
-  constexpr int kVectors = kLanes == 16 || (kQueries == 4 && kLanes == 8) ? 2 : 4;
+  // Masks and table take registers too: with 16 of them, 3 queries x 4 vectors of sums would be spilled.
+  constexpr int kVectors = kLanes == 16 || (kQueries >= 3 && kLanes <= 8) ? 2 : 4;
   for (std::size_t lane = 0; lane < kBlockLanes; lane += kVectors * kLanes) body.template run<kVectors>(d, lane);
 }
 

@@ -313,7 +313,7 @@ std::pair<std::vector<float>, std::vector<float>> correlated_pair(std::size_t di
 
 // 3.8 test 5, and test 6: it must catch a sketch that depends on the rotation.
 TEST(TurboQuantProd, UnbiasedWithTheExactVariance38) {
-  const auto [x, y] = correlated_pair(64);
+  const auto [x, y] = correlated_pair(32);
   for (const int bits : {1, 3}) {
     const ProductStatistics s = product_statistics(bits, x, y, false, 2000);
     EXPECT_LT(std::abs(s.bias), 4 * s.standard_error) << bits;
