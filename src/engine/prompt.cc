@@ -57,13 +57,4 @@ Result<std::string> truncate_middle_text(const Vocabulary& vocabulary, std::stri
          replace_invalid_utf8(vocabulary.detokenize(std::span(tokens).last(half)));
 }
 
-std::uint64_t prompt_hash(std::span<const Token> tokens) {
-  std::uint64_t hash = 0xcbf29ce484222325ULL;
-  for (const Token token : tokens) {
-    const auto bits = static_cast<std::uint32_t>(token);
-    for (int shift = 0; shift < 32; shift += 8) hash = (hash ^ ((bits >> shift) & 0xffU)) * 0x100000001b3ULL;
-  }
-  return hash;
-}
-
 }  // namespace kvartet

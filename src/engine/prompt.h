@@ -40,7 +40,4 @@ std::vector<Token> truncate_middle(std::span<const Token> tokens, std::size_t ma
 // seam becomes U+FFFD, as it does in the reference.
 Result<std::string> truncate_middle_text(const Vocabulary& vocabulary, std::string_view text, std::size_t max);
 
-// FNV-1a (64 bits) over the ids as little-endian 32-bit numbers: tells whether two runs saw the same prompt.
-std::uint64_t prompt_hash(std::span<const Token> tokens);
-
 }  // namespace kvartet

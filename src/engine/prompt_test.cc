@@ -85,14 +85,5 @@ TEST(Prompt, EmptyAndInvalidTextIsRefused) {
   EXPECT_EQ(build_prompt(**vocabulary, PromptForm::kRaw, {"a", "\xC3"}).status().code(), Code::kBadInput);
 }
 
-TEST(PromptHash, IsFnv1aOfLittleEndianIds) {
-  EXPECT_EQ(prompt_hash({}), 0xcbf29ce484222325ULL);
-  // FNV-1a of the four bytes 61 00 00 00, multiplied out by hand from its definition.
-  std::uint64_t expected = (0xcbf29ce484222325ULL ^ 0x61U) * 0x100000001b3ULL;
-  for (int i = 0; i < 3; ++i) expected *= 0x100000001b3ULL;
-  EXPECT_EQ(prompt_hash(std::vector<Token>{0x61}), expected);
-  EXPECT_NE(prompt_hash(std::vector<Token>{1, 2}), prompt_hash(std::vector<Token>{2, 1}));
-}
-
 }  // namespace
 }  // namespace kvartet

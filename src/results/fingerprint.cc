@@ -14,6 +14,8 @@ std::string hash_tokens(std::span<const std::int32_t> tokens) {
   return fmt::format("{:016x}", XXH64(tokens.data(), tokens.size_bytes(), 0));
 }
 
+std::string hash_bytes(std::string_view bytes) { return fmt::format("{:016x}", XXH64(bytes.data(), bytes.size(), 0)); }
+
 Result<std::string> model_fingerprint(FileSystem& files, const std::string& path) {
   KV_ASSIGN(const std::unique_ptr<MappedFile> file, files.map_file(path));
   const std::span<const std::byte> bytes = file->bytes();

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "bench/metrics/metric.h"
+#include "bench/runner/predictions.h"
 
 namespace kvartet {
 namespace {
@@ -36,11 +37,23 @@ Result<SampleSet> task_samples(const Task& task, const BenchmarkRequest& request
   wish.context_tokens = context - frame - answer_room - kCountSlack;
   wish.samples = request.samples;
   if (wish.context_tokens <= 0) {
-    return exhausted(fmt::format("The context of {} tokens leaves no room for the prompt of {}: {} go to the template and {} to the answer; "
-                                 "give a larger --context.",
-                                 context, task.spec(), frame, answer_room));
+    return exhausted(
+        fmt::format("The context of {} tokens leaves no room for the prompt of {}: {} go to the template and {} to the answer; "
+                    "give a larger --context.",
+                    context, task.spec(), frame, answer_room));
   }
   return task.samples(wish);
+}
+
+// The name of a folder of predictions: most file systems take 255 bytes.
+Status check_name_length(const Task& task) {
+  constexpr std::size_t kLongest = 240;
+  const std::size_t bytes = path_name(task.spec()).size();
+  if (bytes <= kLongest) return {};
+  return usage_error(
+      fmt::format("The task name {}... has {} bytes, and a folder of predictions is named after it: at most {} are possible; "
+                  "put the file where its path is shorter.",
+                  task.spec().substr(0, 60), bytes, kLongest));
 }
 
 Result<PlannedTask> plan_task(const Task& task, const BenchmarkRequest& request, int context, const Vocabulary& vocabulary,
@@ -57,8 +70,8 @@ Result<PlannedTask> plan_task(const Task& task, const BenchmarkRequest& request,
     const SampleKey key = {out.task, context, sample.id};
     KV_ASSIGN(PreparedSample prepared, prepare_sample(vocabulary, std::move(sample), key, ordinal++));
     if (request.question_position == QuestionPosition::kUnseen && prepared.question.empty()) {
-      return usage_error(fmt::format("The sample {} of {} has no question apart from its document; use --question-position seen.", key.sample,
-                                     out.task));
+      return usage_error(fmt::format("The sample {} of {} has no question apart from its document; use --question-position seen.",
+                                     key.sample, out.task));
     }
     out.samples.push_back(std::move(prepared));
   }
@@ -70,6 +83,11 @@ void score(const PlannedTask& task, const PreparedSample& sample, std::span<Outc
   if (metric == nullptr) return;  // judged by likelihood alone
   for (Outcome& o : outcomes) {
     if (o.failed()) continue;
+    const std::string answer = cut_answer(task.answer_cut, o.prediction);
+    if (const Status status = check_answer(task.metric, answer, sample.sample.answers, sample.sample.all_classes); !status.ok()) {
+      o.error = fmt::format("the answer could not be scored by {}: {}", task.metric, status.message());
+      continue;
+    }
     o.score = score_answer(*metric, task.answer_cut, o.prediction, sample.sample.answers, sample.sample.all_classes);
   }
 }
@@ -130,20 +148,23 @@ Result<std::vector<Job>> open_jobs(std::span<const PlannedTask> plan, std::span<
 
 }  // namespace
 
-Result<std::vector<PlannedTask>> plan_benchmark(const BenchmarkRequest& request, const Vocabulary& vocabulary, const ModelShape& shape,
-                                                FileSystem& files) {
+Result<std::vector<PlannedTask>> plan_benchmark(const BenchmarkRequest& request, const Vocabulary& vocabulary,
+                                                const ModelShape& shape, FileSystem& files) {
   if (request.tasks.empty()) return usage_error("No task was named; give --task, for example --task needle.");
   std::vector<int> contexts = request.contexts;
   if (contexts.empty()) contexts.push_back(shape.context);
   std::vector<PlannedTask> plan;
   for (const std::string& spec : request.tasks) {
     KV_ASSIGN(const std::unique_ptr<Task> task, make_task(spec, request.metric));
+    KV_TRY(check_name_length(*task));
     for (int context : contexts) {
       if (context < 1 || context > shape.context) {
-        return exhausted(fmt::format("A context of {} tokens was asked for, but the model was trained for {}; give --context from 1 to {}.",
-                                     context, shape.context, shape.context));
+        return exhausted(
+            fmt::format("A context of {} tokens was asked for, but the model was trained for {}; give --context from 1 to {}.",
+                        context, shape.context, shape.context));
       }
-      const bool twice = std::any_of(plan.begin(), plan.end(), [&](const PlannedTask& p) { return p.task == task->spec() && p.context == context; });
+      const bool twice = std::any_of(plan.begin(), plan.end(),
+                                     [&](const PlannedTask& p) { return p.task == task->spec() && p.context == context; });
       if (twice) continue;
       KV_ASSIGN(PlannedTask planned, plan_task(*task, request, context, vocabulary, files));
       plan.push_back(std::move(planned));

@@ -46,7 +46,8 @@ class BenchmarkTest : public ::testing::Test {
   }
   Store store(std::uint64_t seed = 1) {
     RunRecord run;
-    run.identity = {.model_hash = "h", .model_name = "tiny", .model_shape = "", .seed = seed, .parameters = "question=seen", .version = "0"};
+    run.identity = {
+        .model_hash = "h", .model_name = "tiny", .model_shape = "", .seed = seed, .parameters = "question=seen", .version = "0"};
     run.machine.cpu = "cpu";
     run.started = "2025-01-01T00:00:00Z";
     return Store::open(FileSystem::real(), root_, run).value();
@@ -163,7 +164,8 @@ TEST_F(BenchmarkTest, ARepeatedCommandRunsOnlyWhatIsMissing) {
 TEST_F(BenchmarkTest, AnInterruptedSampleIsNotStored) {
   Store out = store();
   BenchmarkHooks h = hooks();
-  h.measure = [&](const PreparedSample& sample, std::span<const CacheSpec> missing, const Engine::Progress&) -> Result<std::vector<Outcome>> {
+  h.measure = [&](const PreparedSample& sample, std::span<const CacheSpec> missing,
+                  const Engine::Progress&) -> Result<std::vector<Outcome>> {
     if (calls_ == 2) return cancelled("stop");
     return measure(sample, missing);
   };
@@ -259,7 +261,8 @@ TEST_F(BenchmarkTest, PredictionFilesCanBeScoredAgain) {
   ASSERT_TRUE(files_.exists(path));
   const std::string text = files_.read_file(path).value();
   const nlohmann::json first = nlohmann::json::parse(text.substr(0, text.find('\n')));
-  for (const char* field : {"pred", "answers", "all_classes", "length", "id", "spec", "prompt_tokens", "completion_tokens", "prompt_hash"}) {
+  for (const char* field :
+       {"pred", "answers", "all_classes", "length", "id", "spec", "prompt_tokens", "completion_tokens", "prompt_hash"}) {
     EXPECT_TRUE(first.contains(field)) << field;
   }
   EXPECT_EQ(first["spec"], "kivi:bits=4/2");
@@ -271,9 +274,30 @@ TEST_F(BenchmarkTest, PredictionFilesCanBeScoredAgain) {
   EXPECT_TRUE(report.skipped.empty());
 }
 
+// Two files of different folders never share a folder of predictions.
+TEST(PredictionPaths, DifferentSpecsHaveDifferentNames) {
+  EXPECT_EQ(path_name("longbench/multi_news"), "longbench-multi_news");
+  EXPECT_EQ(path_name("a-b.jsonl"), "a-b.jsonl");
+  EXPECT_EQ(path_name("kivi:bits=4/2"), "kivi:bits=4-2");
+  EXPECT_NE(path_name("a/b.jsonl"), path_name("a-b.jsonl"));
+  EXPECT_NE(path_name("a/b-c.jsonl:max_new=5"), path_name("a-b/c.jsonl:max_new=5"));
+  EXPECT_TRUE(path_name("a/b.jsonl").starts_with("a-b.jsonl-"));
+}
+
+TEST_F(BenchmarkTest, RefusesTaskNamesThatAreTooLongForAFolder) {
+  BenchmarkRequest request;
+  request.tasks = {std::string(250, 'd') + "/my.jsonl"};
+  request.metric = "contains";
+  request.contexts = {1024};
+  const Status status = plan_benchmark(request, vocabulary_, shape_, files_).status();
+  EXPECT_EQ(status.code(), Code::kUsage);
+  EXPECT_NE(status.message().find("268 bytes"), std::string::npos) << status.message();
+}
+
 TEST(F16Bytes, CountWindowsOnly) {
   ModelShape shape;
-  shape.layers = {{.heads = 4, .kv_heads = 2, .head_dim = 8, .window = 0}, {.heads = 4, .kv_heads = 2, .head_dim = 8, .window = 10}};
+  shape.layers = {{.heads = 4, .kv_heads = 2, .head_dim = 8, .window = 0},
+                  {.heads = 4, .kv_heads = 2, .head_dim = 8, .window = 10}};
   // Per token and layer: keys and values of 2 heads x 8 channels x 2 bytes = 64.
   EXPECT_EQ(f16_bytes(shape, 25), 64 * 25 + 64 * 10);
 }

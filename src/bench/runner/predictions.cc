@@ -2,9 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <tuple>
+
+#include "results/fingerprint.h"
 
 namespace kvartet {
 namespace {
@@ -31,10 +34,9 @@ std::string prediction_line(const SampleRecord& sample, const Outcome& o) {
 
 std::string path_name(const std::string& spec) {
   std::string out = spec;
-  for (char& c : out) {
-    if (c == '/') c = '-';
-  }
-  return out;
+  std::replace(out.begin(), out.end(), '/', '-');
+  const bool is_file_in_folder = out != spec && spec.find(".jsonl") != std::string::npos;
+  return is_file_in_folder ? fmt::format("{}-{}", out, hash_bytes(spec).substr(0, 8)) : out;
 }
 
 Status write_predictions(FileSystem& files, const std::string& directory, const StoredResults& results) {

@@ -12,7 +12,8 @@ namespace kvartet {
 // One file per (task, context, cache), each replaced as a whole; failed samples have no line. kIo: cannot be written.
 Status write_predictions(FileSystem& files, const std::string& directory, const StoredResults& results);
 
-// "longbench/multi_news" -> "longbench-multi_news": a name for a file or folder.
+// "longbench/multi_news" -> "longbench-multi_news": a name for a file or folder. Different specs get different names: that
+// of a record file in a folder ("a/b.jsonl") also carries a hash of its path, because a file "a-b.jsonl" may stand beside it.
 std::string path_name(const std::string& spec);
 
 }  // namespace kvartet
