@@ -87,6 +87,19 @@ Result<std::vector<std::string>> text_list_field(const nlohmann::json& object, c
   return texts;
 }
 
+Result<std::vector<std::string>> json_list_field(const nlohmann::json& object, const char* key) {
+  const auto found = object.find(key);
+  if (found == object.end()) return bad_input(fmt::format("field {} is missing", key));
+  std::vector<std::string> texts;
+  const auto add = [&](const nlohmann::json& item) { texts.push_back(item.is_string() ? item.get<std::string>() : item.dump()); };
+  if (!found->is_array()) {
+    add(*found);
+  } else {
+    for (const nlohmann::json& item : *found) add(item);
+  }
+  return texts;
+}
+
 std::string id_field(const nlohmann::json& object) {
   for (const char* key : {"id", "_id"}) {
     const auto found = object.find(key);

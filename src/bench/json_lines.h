@@ -29,6 +29,8 @@ std::vector<SkippedLine> read_json_lines(std::string_view text, std::string_view
 Result<std::string> text_field(const nlohmann::json& object, const char* key);
 // A list of texts; one text counts as a list of one, and null (LongBench's all_classes) as an empty list.
 Result<std::vector<std::string>> text_list_field(const nlohmann::json& object, const char* key);
+// The same, where an item that is no text stands for its JSON; one object counts as a list of one.
+Result<std::vector<std::string>> json_list_field(const nlohmann::json& object, const char* key);
 // The record's `id` or LongBench's `_id`, a text or a number; "" when there is none.
 std::string id_field(const nlohmann::json& object);
 // LongBench's `length`; -1 when it is missing or no number.

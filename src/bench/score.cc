@@ -19,14 +19,12 @@ struct Prediction {
 Result<Prediction> prediction_of(const nlohmann::json& object, std::string_view metric) {
   Prediction prediction;
   KV_ASSIGN(prediction.text, text_field(object, "pred"));
-  KV_ASSIGN(prediction.answers, text_list_field(object, "answers"));
+  KV_ASSIGN(prediction.answers, metric == "json" ? json_list_field(object, "answers") : text_list_field(object, "answers"));
   if (prediction.answers.empty()) return bad_input("field answers is empty");
   if (object.contains("all_classes")) {
     KV_ASSIGN(prediction.all_classes, text_list_field(object, "all_classes"));
   }
-  if (metric == "classification" && prediction.all_classes.empty()) {
-    return bad_input("field all_classes is missing or empty, and the metric classification needs it");
-  }
+  KV_TRY(check_answer(metric, prediction.text, prediction.answers, prediction.all_classes));
   prediction.length = length_field(object);
   return prediction;
 }
@@ -39,6 +37,28 @@ struct Total {
     ++n;
   }
   double percent() const { return n == 0 ? 0.0 : percent_score(sum, n); }
+};
+
+// Means of the metric's parts, in its own order.
+class PartTotals {
+ public:
+  void add(const Metric& metric, std::string_view answer, const Prediction& prediction) {
+    if (metric.parts == nullptr) return;
+    const std::vector<ScorePart> parts = metric.parts(answer, prediction.answers, prediction.all_classes);
+    if (totals_.empty()) totals_.resize(parts.size());
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      totals_[i].first = parts[i].name;
+      totals_[i].second.add(parts[i].value);
+    }
+  }
+  std::vector<ScorePartMean> report() const {
+    std::vector<ScorePartMean> means;
+    for (const auto& [name, total] : totals_) means.push_back({name, total.percent()});
+    return means;
+  }
+
+ private:
+  std::vector<std::pair<std::string, Total>> totals_;
 };
 
 int bucket_of(int length) { return length < 4000 ? 0 : length < 8000 ? 1 : 2; }
@@ -75,12 +95,14 @@ Result<ScoreReport> score_predictions(const Task& task, std::string_view text, s
 
   Total all;
   Total buckets[3];
+  PartTotals parts;
   SeenIds ids;
   report.skipped = read_json_lines(text, file_name, [&](int line, const nlohmann::json& object) -> Status {
     KV_ASSIGN(const Prediction prediction, prediction_of(object, report.metric));
     KV_TRY(ids.add(id_field(object), line));
     const double score = score_answer(*metric, task.answer_cut(), prediction.text, prediction.answers, prediction.all_classes);
     all.add(score);
+    parts.add(*metric, cut_answer(task.answer_cut(), prediction.text), prediction);
     if (prediction.length >= 0) buckets[bucket_of(prediction.length)].add(score);
     return {};
   });
@@ -90,6 +112,7 @@ Result<ScoreReport> score_predictions(const Task& task, std::string_view text, s
 
   report.n = all.n;
   report.score = all.percent();
+  report.parts = parts.report();
   constexpr const char* kBucketNames[] = {"0-4k", "4-8k", "8k+"};
   for (int b = 0; b < 3; ++b) report.buckets.push_back({kBucketNames[b], buckets[b].n, buckets[b].percent()});
   return report;

@@ -18,12 +18,19 @@ struct ScoreBucket {
   double score = 0;  // 0 when n is 0
 };
 
+// "format_failures": 12.5; as the score, 100 * mean over the lines scored.
+struct ScorePartMean {
+  std::string name;
+  double percent = 0;
+};
+
 struct ScoreReport {
   std::string task;
   std::string metric;
   int n = 0;                         // lines scored
   double score = 0;                  // 100 * mean over them, rounded to 2 decimals; 0 when n is 0
   std::vector<ScoreBucket> buckets;  // three, over the lines that have a length
+  std::vector<ScorePartMean> parts;  // of metrics that have parts
   std::vector<SkippedLine> skipped;  // lines not scored, each with its reason; the score leaves them out
 };
 

@@ -89,6 +89,41 @@ TEST(Score, ClassificationWithoutClassesIsABadLine) {
   EXPECT_NE(report->skipped[0].reason.find("all_classes"), std::string::npos);
 }
 
+// offloading.md 13.2: bad gold records leave the denominator; format and retrieval failures are counted apart.
+TEST(Score, Text2JsonPartsAndBadRecords) {
+  const std::string gold = R"("[{\"name\":\"A\",\"x\":\"1\",\"y\":\"2\"},{\"name\":\"B\",\"x\":\"3\",\"y\":\"4\"}]")";
+  const std::string text =
+      R"({"pred":"[{\"name\":\"A\",\"x\":\"1\",\"y\":\"2\"}]","answers":)" + gold + "}\n" +  // 0.5
+      R"({"pred":"none","answers":)" + gold + "}\n" +                                        // 0, format
+      R"({"pred":"[{\"name\":\"A\",\"x\":true}]","answers":)" + gold + "}\n" +               // 0.125
+      R"x({"pred":"[]","answers":"[{\"name\":\"A\",\"x\":\"1\",\"y\":\"2\"},{\"name\":\"A\",\"x\":\"1\",\"y\":\"2\"}]"})x";
+  const ScoreReport robust = score("text2json", text).value();
+  EXPECT_EQ(robust.n, 3);
+  EXPECT_EQ(robust.score, 20.83);
+  ASSERT_EQ(robust.parts.size(), 3U);
+  EXPECT_EQ(robust.parts[0].name, "format_failures");
+  EXPECT_EQ(robust.parts[0].percent, 33.33);
+  EXPECT_EQ(robust.parts[1].percent, 66.67);
+  ASSERT_EQ(robust.skipped.size(), 1U);
+  const ScoreReport strict = score("text2json:scorer=strict", text).value();
+  EXPECT_EQ(strict.n, 2);
+  ASSERT_EQ(strict.skipped.size(), 2U);
+  EXPECT_NE(strict.skipped[0].reason.find("released scorer"), std::string::npos);
+}
+
+// offloading.md 13.4: means of precision, recall, F1 and extraction rate.
+TEST(Score, HtmlToTsvParts) {
+  const ScoreReport report = score("longproc/html_to_tsv:group=2k",
+                                   "{\"pred\":\"```tsv\\nn\\tp\\nA\\t1\\nC\\t3\\n```\",\"answers\":[\"n\\tp\\nA\\t1\\n\"]}\n"
+                                   "{\"pred\":\"no\",\"answers\":[\"n\\tp\\nA\\t1\\n\"]}\n")
+                                 .value();
+  EXPECT_EQ(report.score, 33.33);
+  ASSERT_EQ(report.parts.size(), 4U);
+  EXPECT_EQ(report.parts[0].percent, 25);
+  EXPECT_EQ(report.parts[1].percent, 50);
+  EXPECT_EQ(report.parts[3].percent, 50);
+}
+
 TEST(Score, RefusesWhatCannotBeScored) {
   EXPECT_EQ(score("longbench/hotpotqa", "\n").status().code(), Code::kBadInput);
   EXPECT_EQ(score("my.jsonl", "{}", "likelihood").status().code(), Code::kUsage);

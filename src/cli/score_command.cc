@@ -27,10 +27,12 @@ Status score(const ScoreFlags& flags) {
         {"task", report.task}, {"metric", report.metric}, {"n", report.n}, {"score", report.score}};
     document["skipped"] = nlohmann::ordered_json::array();
     for (const SkippedLine& line : report.skipped) document["skipped"].push_back(line.where() + ": " + line.reason);
+    for (const ScorePartMean& p : report.parts) document["parts"][p.name] = p.percent;
     for (const ScoreBucket& b : report.buckets) document["buckets"][b.name] = {{"n", b.n}, {"score", b.score}};
     print(document.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
   } else {
     print(fmt::format("{} ({}): {:.2f} over {} predictions\n", report.task, report.metric, report.score, report.n));
+    for (const ScorePartMean& p : report.parts) print(fmt::format("  {:20} {:.2f}\n", p.name, p.percent));
   }
   for (const SkippedLine& line : report.skipped) print_note(line.where() + ": " + line.reason);
   if (report.skipped.empty()) return {};

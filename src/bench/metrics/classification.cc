@@ -47,6 +47,11 @@ double classification(std::string_view prediction, Texts references, Texts all_c
   return best_reference(references, [&](const std::string& gold) { return classify_against(gold, found); });
 }
 
+Status check_classes(std::string_view, Texts, Texts all_classes) {
+  if (!all_classes.empty()) return {};
+  return bad_input("field all_classes is missing or empty, and the metric classification needs it");
+}
+
 double count_share(std::string_view prediction, Texts references, Texts) {
   const std::vector<std::string> numbers = digit_runs(prediction);
   return best_reference(references, [&](const std::string& gold) { return share_equal(numbers, gold); });

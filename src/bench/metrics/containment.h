@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "bench/metrics/metric.h"
+#include "core/status.h"
 
 namespace kvartet {
 
@@ -14,8 +15,13 @@ double contains_any(std::string_view prediction, Texts references, Texts all_cla
 // Share of the references that are parts of the prediction, letter for letter (offloading.md 13.3).
 double keyword_share(std::string_view prediction, Texts references, Texts all_classes);
 
-// 1 if the prediction is valid JSON and equals a reference as a value: key order, spacing and 1 against 1.0 do not
-// matter. One Markdown fence around the prediction is taken off.
+// RULER's string match: share of the references that are parts of the prediction, letter case aside.
+double string_match(std::string_view prediction, Texts references, Texts all_classes);
+
+// 1 if the answer holds JSON (json_in_text.h) that equals a reference as a value: key order, spacing and 1 against 1.0 do
+// not matter.
 double json_equal(std::string_view prediction, Texts references, Texts all_classes);
+// kBadInput: a reference is no JSON, so nothing could equal it.
+Status check_json(std::string_view prediction, Texts references, Texts all_classes);
 
 }  // namespace kvartet

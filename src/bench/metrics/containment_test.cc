@@ -35,6 +35,25 @@ TEST(Containment, JsonIsComparedAsAValue) {
   EXPECT_EQ(json_equal("```", gold, {}), 0.0);
 }
 
+// RULER's score: share of the references found, letter case aside.
+TEST(Containment, StringMatchIgnoresCase) {
+  const Words gold{"Amber-Otter", "4821907", "\u00c9cole"};
+  EXPECT_DOUBLE_EQ(string_match("amber-otter has 4821907", gold, {}), 2.0 / 3);
+  EXPECT_EQ(string_match("\u00e9COLE AMBER-OTTER x4821907x", gold, {}), 1.0);
+  EXPECT_EQ(string_match("", gold, {}), 0.0);
+  EXPECT_EQ(string_match("x", {}, {}), 0.0);
+}
+
+TEST(Containment, JsonIsFoundInAnAnswer) {
+  const Words gold{R"({"a": [1, 2]})"};
+  EXPECT_EQ(json_equal("Here it is:\n```json\n{\"a\": [1, 2]}\n```\nDone.", gold, {}), 1.0);
+  EXPECT_EQ(json_equal("The result is {\"a\": [1, 2]}, as asked.", gold, {}), 1.0);
+  EXPECT_EQ(json_equal("The result is {\"a\": [2, 1]}, as asked.", gold, {}), 0.0);
+  EXPECT_EQ(json_equal("5", Words{"5", "6"}, {}), 1.0);
+  EXPECT_TRUE(check_json("", gold, {}).ok());
+  EXPECT_NE(check_json("", Words{"1", "{"}, {}).message().find("answer 2"), std::string::npos);
+}
+
 TEST(Containment, DeepJsonIsNoMatchAndNoCrash) {
   const std::string deep = std::string(100000, '[') + std::string(100000, ']');
   EXPECT_EQ(json_equal(deep, Words{deep}, {}), 0.0);

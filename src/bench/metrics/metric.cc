@@ -6,8 +6,12 @@
 #include "bench/metrics/classification.h"
 #include "bench/metrics/code_similarity.h"
 #include "bench/metrics/containment.h"
+#include "bench/metrics/entry_match.h"
+#include "bench/metrics/line_pairs.h"
 #include "bench/metrics/qa_match.h"
 #include "bench/metrics/rouge_l.h"
+#include "bench/metrics/structured_answer.h"
+#include "bench/metrics/table_rows.h"
 
 namespace kvartet {
 namespace {
@@ -19,8 +23,16 @@ constexpr Metric kMetrics[] = {
     {"rouge", "ROUGE-L of the Python package rouge 1.0.1 (LongBench)", rouge_l},
     {"contains", "1 if any reference is in the answer, letter for letter", contains_any},
     {"keywords", "share of the references that are in the answer, letter for letter", keyword_share},
-    {"json", "1 if the answer is valid JSON equal to a reference", json_equal},
-    {"classification", "class names in the answer (LongBench)", classification},
+    {"string_match", "share of the references that are in the answer, letter case aside (RULER)", string_match},
+    {"json", "1 if the answer holds JSON equal to a reference", json_equal, nullptr, check_json},
+    {"line_pairs", "share of the references \"thing: value\" that stand on a line of the answer", line_pairs},
+    {"text2json", "entries by name, with partial credit (Text2JSON)", entry_match, entry_match_parts, check_entries},
+    {"text2json_strict", "the same, failing where the released scorer fails", entry_match, entry_match_parts,
+     check_entries_strict},
+    {"tsv_rows", "F1 of the rows of a tab-separated table (LongProc)", table_rows_f1, table_rows_parts},
+    {"structured", "1 if the answer's JSON has the reference's items, in any order", structured_match, structured_parts,
+     check_structured},
+    {"classification", "class names in the answer (LongBench)", classification, nullptr, check_classes},
     {"count", "share of the numbers in the answer that are right (LongBench)", count_share},
     {"retrieval", "share of the numbers in the answer that name the paragraph (LongBench)", retrieval_share},
     {"code_sim", "edit similarity of the first code line (LongBench)", code_similarity},
@@ -40,6 +52,11 @@ const Metric* find_metric(std::string_view name) {
     if (metric.name == name) return &metric;
   }
   return nullptr;
+}
+
+Status check_answer(std::string_view name, std::string_view prediction, Texts references, Texts all_classes) {
+  const Metric* metric = find_metric(name);
+  return metric == nullptr || metric->check == nullptr ? Status() : metric->check(prediction, references, all_classes);
 }
 
 std::string cut_answer(AnswerCut cut, std::string_view answer) {

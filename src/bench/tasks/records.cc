@@ -17,14 +17,12 @@ Result<Record> record_of(const nlohmann::json& object, int line, std::string_vie
   if (record.id.empty()) record.id = fmt::format("line {}", line);
   KV_ASSIGN(record.input, text_field(object, "input"));
   KV_ASSIGN(record.context, text_field(object, "context"));
-  KV_ASSIGN(record.answers, text_list_field(object, "answers"));
+  KV_ASSIGN(record.answers, metric == "json" ? json_list_field(object, "answers") : text_list_field(object, "answers"));
   if (record.answers.empty()) return bad_input("field answers is empty");
   if (object.contains("all_classes")) {
     KV_ASSIGN(record.all_classes, text_list_field(object, "all_classes"));
   }
-  if (metric == "classification" && record.all_classes.empty()) {
-    return bad_input("field all_classes is missing or empty, and the metric classification needs it");
-  }
+  KV_TRY(check_answer(metric, "", record.answers, record.all_classes));
   record.length = length_field(object);
   if (record.length < 0) record.length = static_cast<int>(split_words(decode_utf8(record.context)).size());
   return record;

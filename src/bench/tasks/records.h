@@ -26,7 +26,8 @@ struct RecordFile {
   std::vector<SkippedLine> skipped;
 };
 
-// `input`, `context` and `answers` must be there. `metric` decides whether `all_classes` is needed.
+// `input`, `context` and `answers` must be there. `metric` decides what else is needed (`all_classes`, answers that are
+// JSON; with `json` they may be JSON values in place of texts).
 RecordFile parse_records(std::string_view text, std::string_view file_name, std::string_view metric);
 
 // The first `limit` records (0: all) as samples. kBadInput: not one record is usable; names the first reason.
