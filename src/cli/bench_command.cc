@@ -147,7 +147,7 @@ void add_bench(CLI::App& app, Action* action) {
                    "seen: the cache is sealed after the question; unseen: before it")
       ->capture_default_str()
       ->check(CLI::IsMember({"seen", "unseen"}));
-  command->add_option("--data", flags->request.data_dir, "folder that holds longbench/, haystack/, ...");
+  command->add_option("--data", flags->request.data_dir, "folder that holds longbench/, haystack/, ... (kvartet data check)");
   command->add_option("--seed", flags->request.seed, "of the generated tasks")->capture_default_str();
   command->add_flag("--dry-run", flags->dry_run, "only say what would be run");
   command->add_option("-o,--out", flags->out, "results folder: results.sqlite and predictions/")->required();

@@ -51,6 +51,7 @@ void print_note(std::string_view text);  // standard error, one line: control ch
 void add_run(CLI::App& app, Action* action);
 void add_explain(CLI::App& app, Action* action);
 void add_lists(CLI::App& app, Action* action);  // methods, tasks, model
+void add_data(CLI::App& app, Action* action);
 void add_bench(CLI::App& app, Action* action);
 void add_report(CLI::App& app, Action* action);
 void add_fidelity(CLI::App& app, Action* action);

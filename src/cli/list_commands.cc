@@ -22,8 +22,8 @@ Status list_methods() {
 }
 
 Status list_tasks() {
-  std::string text = fmt::format("{:30} {:18} {:16} {}\n", "task", "parameters", "metric", "what it is");
-  for (const TaskEntry& t : task_registry()) text += fmt::format("{:30} {:18} {:16} {}\n", t.name, t.keys, t.metric, t.summary);
+  std::string text = fmt::format("{:26} {:26} {:16} {}\n", "task", "parameters", "metric", "what it is");
+  for (const TaskEntry& t : task_registry()) text += fmt::format("{:26} {:26} {:16} {}\n", t.name, t.keys, t.metric, t.summary);
   text += "\nYour own file: --task my.jsonl --metric NAME, one JSON record per line with input, context, answers. Metrics:\n";
   for (const Metric& m : metrics()) text += fmt::format("  {:16} {}\n", m.name, m.summary);
   text += fmt::format("  {:16} {}\n", kLikelihoodMetric, "no free-running score, only the likelihood of the first answer");

@@ -40,6 +40,7 @@ int run(int argc, char** argv) {
   add_explain(app, &action);
   add_report(app, &action);
   add_lists(app, &action);
+  add_data(app, &action);
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp& e) {

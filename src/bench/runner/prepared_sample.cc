@@ -106,7 +106,7 @@ Result<PreparedSample> prepare_sample(const Vocabulary& vocabulary, Sample sampl
                                 ? "null"
                                 : nlohmann::json(sample.all_classes).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   out.record.question = shown_question(sample.question);
-  if (!sample.depths.empty()) out.record.depths_json = nlohmann::json(sample.depths).dump();
+  if (!sample.gold_spans.empty()) out.record.depths_json = nlohmann::json(sample.gold_depths()).dump();
   out.sample = std::move(sample);
   out.sample.before.clear();
   out.sample.document.clear();

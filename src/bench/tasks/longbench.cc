@@ -129,6 +129,8 @@ class LongBenchTask : public Task {
 
 std::span<const LongBenchSet> longbench_sets() { return kSets; }
 
+std::span<const std::string_view> longbench_chinese_sets() { return kChineseSets; }
+
 std::vector<TaskEntry> longbench_tasks() {
   std::vector<TaskEntry> entries;
   for (const LongBenchSet& set : kSets) {

@@ -20,6 +20,9 @@ struct LongBenchSet {
 
 std::span<const LongBenchSet> longbench_sets();
 
+// The sets that are refused: their scores need a word segmenter.
+std::span<const std::string_view> longbench_chinese_sets();
+
 // One entry per English set.
 std::vector<TaskEntry> longbench_tasks();
 

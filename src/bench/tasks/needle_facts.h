@@ -22,8 +22,4 @@ struct NeedleFact {
 inline constexpr int kMaxNeedles = 16;
 std::vector<NeedleFact> needle_facts(std::uint64_t seed, int sample, int count);
 
-// Depths in [0, 1), ascending, one in each of `count` equal parts of the text. Over samples they fill each part evenly
-// (van der Corput sequence, shifted by the seed), however many samples are drawn.
-std::vector<double> needle_depths(std::uint64_t seed, int sample, int count);
-
 }  // namespace kvartet

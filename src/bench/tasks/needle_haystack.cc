@@ -12,7 +12,9 @@ namespace {
 constexpr const char* kDefaultFolder = "models/haystack";
 
 bool is_space(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
-bool begins_sentence(char c) { return (c >= 'A' && c <= 'Z') || c == '"' || c == '(' || c == '[' || (static_cast<unsigned char>(c) & 0x80U) != 0; }
+bool begins_sentence(char c) {
+  return (c >= 'A' && c <= 'Z') || c == '"' || c == '(' || c == '[' || (static_cast<unsigned char>(c) & 0x80U) != 0;
+}
 
 // End of a sentence that ends at `at` (its stop), closing marks included; npos: not the end of one.
 std::size_t sentence_end(const std::string& text, std::size_t at) {
@@ -46,6 +48,11 @@ std::vector<std::string> split_sentences(const std::string& text) {
   return out;
 }
 
+Filler essay_filler(const Haystack& haystack, std::size_t start) {
+  const std::vector<std::string>& sentences = haystack.sentences;
+  return {.piece = [&sentences, start](std::size_t i) { return sentences[(start + i) % sentences.size()]; }, .starts_block = {}};
+}
+
 Result<Haystack> load_haystack(FileSystem& files, const std::string& data_dir) {
   const std::string folder = haystack_folder(files, data_dir);
   Haystack out;
@@ -55,15 +62,17 @@ Result<Haystack> load_haystack(FileSystem& files, const std::string& data_dir) {
       if (!name.ends_with(".txt")) continue;
       const std::string path = folder + "/" + name;
       KV_ASSIGN(std::string text, files.read_file(path));
-      if (!is_valid_utf8(text)) return bad_input(fmt::format("The haystack text {} is not valid UTF-8; remove or convert it.", path));
+      if (!is_valid_utf8(text))
+        return bad_input(fmt::format("The haystack text {} is not valid UTF-8; remove or convert it.", path));
       if (!text.empty() && !is_space(text.back())) text += "\n\n";
       for (std::string& sentence : split_sentences(text)) out.sentences.push_back(std::move(sentence));
     }
   }
   if (out.sentences.empty()) {
-    return bad_input(fmt::format("There is no haystack text: {} holds no .txt files; run 'make setup', or put essays into a folder "
-                                 "haystack/ and name the folder above it with --data.",
-                                 folder));
+    return bad_input(
+        fmt::format("There is no haystack text: {} holds no .txt files; run 'make setup', or put essays into a folder "
+                    "haystack/ and name the folder above it with --data.",
+                    folder));
   }
   return out;
 }

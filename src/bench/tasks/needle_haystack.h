@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/tasks/generated_document.h"
 #include "core/file_system.h"
 #include "core/status.h"
 
@@ -18,6 +19,9 @@ struct Haystack {
 // From `data_dir`/haystack when that exists, else from models/haystack, where set-up puts the essays.
 // kBadInput: no text there, or text that is not UTF-8.
 Result<Haystack> load_haystack(FileSystem& files, const std::string& data_dir);
+
+// The sentences from `start` on, around the end if need be. The haystack must outlive the filler.
+Filler essay_filler(const Haystack& haystack, std::size_t start);
 
 // A border is white space behind . ! or ? (and closing quotes or brackets) and in front of something that can begin a
 // sentence. Joined, the pieces are the text.

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "bench/metrics/metric.h"
+#include "bench/tasks/draw.h"
 #include "bench/tasks/needle_facts.h"
 #include "bench/tasks/needle_haystack.h"
 #include "core/memory_file_system.h"
@@ -155,7 +156,8 @@ TEST(NeedleFacts, DepthsFillEveryPart) {
   for (int k : {1, 4}) {
     for (int j = 0; j < k; ++j) {
       std::vector<double> depths;
-      for (int sample = 0; sample < 16; ++sample) depths.push_back(needle_depths(3, sample, k)[static_cast<std::size_t>(j)] * k - j);
+      for (int sample = 0; sample < 16; ++sample)
+        depths.push_back(even_depths(3, DrawStream::kNeedleDepths, sample, k)[static_cast<std::size_t>(j)] * k - j);
       std::sort(depths.begin(), depths.end());
       EXPECT_GE(depths.front(), 0);
       EXPECT_LT(depths.back(), 1);
@@ -167,8 +169,8 @@ TEST(NeedleFacts, DepthsFillEveryPart) {
 TEST(NeedleHaystack, CutsAtSentenceEndsOnlyAndLosesNothing) {
   const std::string text = "One is done. Two, e.g. this, costs 3.5 euros!  \"Three?\" Four ends\nhere (really.) Five";
   const std::vector<std::string> pieces = split_sentences(text);
-  const std::vector<std::string> expected = {"One is done. ", "Two, e.g. this, costs 3.5 euros!  ", "\"Three?\" ", "Four ends\nhere (really.) ",
-                                             "Five"};
+  const std::vector<std::string> expected = {"One is done. ", "Two, e.g. this, costs 3.5 euros!  ", "\"Three?\" ",
+                                             "Four ends\nhere (really.) ", "Five"};
   EXPECT_EQ(pieces, expected);
   std::string joined;
   for (const std::string& p : pieces) joined += p;

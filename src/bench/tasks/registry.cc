@@ -2,10 +2,19 @@
 
 #include <algorithm>
 
+#include "bench/tasks/article_tasks.h"
+#include "bench/tasks/codebase.h"
+#include "bench/tasks/contracts.h"
+#include "bench/tasks/fewshot.h"
 #include "bench/tasks/longbench.h"
+#include "bench/tasks/longproc.h"
+#include "bench/tasks/loong.h"
 #include "bench/tasks/needle.h"
+#include "bench/tasks/needlebench.h"
 #include "bench/tasks/own_file.h"
+#include "bench/tasks/ruler.h"
 #include "bench/tasks/task.h"
+#include "bench/tasks/text2json.h"
 #include "cache/spec_grammar.h"
 
 namespace kvartet {
@@ -15,7 +24,18 @@ std::vector<TaskEntry> all_tasks() {
   std::vector<TaskEntry> tasks;
   tasks.push_back(needle_task());
   tasks.push_back(multineedle_task());
+  tasks.push_back(docqa_task());
+  tasks.push_back(multihop_task());
+  tasks.push_back(fewshot_task());
+  tasks.push_back(chat_task());
+  tasks.push_back(codebase_task());
+  tasks.push_back(contracts_task());
+  for (TaskEntry& entry : text2json_tasks()) tasks.push_back(std::move(entry));
+  for (TaskEntry& entry : ruler_tasks()) tasks.push_back(std::move(entry));
   for (TaskEntry& entry : longbench_tasks()) tasks.push_back(std::move(entry));
+  tasks.push_back(needlebench_task());
+  tasks.push_back(html_to_tsv_task());
+  tasks.push_back(loong_task());
   return tasks;
 }
 
@@ -66,6 +86,13 @@ std::string gold_continuation(const Sample& sample, PromptForm form) {
   return ends_in_text ? " " + sample.gold : sample.gold;
 }
 
+std::vector<double> Sample::gold_depths() const {
+  std::vector<double> depths;
+  for (const GoldSpan& span : gold_spans)
+    depths.push_back(static_cast<double>(span.begin) / static_cast<double>(document.size()));
+  return depths;
+}
+
 Result<TaskSpec> parse_task_spec(std::string_view text) {
   const auto [name, keys] = split_name(text);
   TaskSpec spec;
@@ -92,6 +119,7 @@ Result<std::unique_ptr<Task>> make_task(std::string_view text, std::string_view 
     return usage_error(fmt::format("task {} brings its own metric; --metric {} is for your own .jsonl files", text, metric));
   }
   if (spec.name == "longbench") return make_longbench_task(spec);  // also says why it refuses the Chinese sets
+  if (spec.name == "ruler") return make_ruler_task(spec);          // and the tasks on third-party texts
 
   const std::string name = spec.set.empty() ? spec.name : spec.name + "/" + spec.set;
   for (const TaskEntry& entry : task_registry()) {

@@ -40,6 +40,9 @@ TEST(TaskRegistry, NamesAreUniqueAndMetricsKnown) {
     EXPECT_TRUE(make_task(task.value()->spec()).ok()) << task.value()->spec();  // the canonical form is a spec
   }
   EXPECT_TRUE(names.contains("longbench/multi_news"));
+  for (const char* name : {"docqa", "multihop", "fewshot", "chat", "codebase", "contracts", "text2json", "ruler/vt", "loong"}) {
+    EXPECT_TRUE(names.contains(name)) << name;
+  }
 }
 
 TEST(TaskRegistry, UnknownNamesGetASuggestion) {
@@ -78,6 +81,29 @@ TEST(OwnFile, IsATaskWithAMetric) {
   EXPECT_EQ(set->samples[1].prompt(), "No context?");
   ASSERT_EQ(set->skipped.size(), 1U);
   EXPECT_EQ(set->skipped[0].where(), "my.jsonl:3");
+}
+
+// With the metric json answers may be JSON values or texts that hold JSON; every bad line is named.
+TEST(OwnFile, JsonAnswers) {
+  MemoryFileSystem files;
+  ASSERT_TRUE(write_file_atomically(files, "my.jsonl",
+                                    "{\"input\":\"q\",\"context\":\"c\",\"answers\":[{\"a\":1},\"[2]\"]}\n"
+                                    "{\"input\":\"q\",\"context\":\"c\",\"answers\":{\"b\":2}}\n"
+                                    "{\"input\":\"q\",\"context\":\"c\",\"answers\":[\"{broken\"]}\n"
+                                    "{\"input\":\"q\",\"context\":\"c\",\"answers\":[]}\n")
+                  .ok());
+  TaskRequest request;
+  request.files = &files;
+  const auto set = make_task("my.jsonl", "json").value()->samples(request);
+  ASSERT_TRUE(set.ok()) << set.status().message();
+  ASSERT_EQ(set->samples.size(), 2U);
+  EXPECT_EQ(set->samples[0].answers, (std::vector<std::string>{"{\"a\":1}", "[2]"}));
+  EXPECT_EQ(set->samples[1].gold, "{\"b\":2}");
+  ASSERT_EQ(set->skipped.size(), 2U);
+  EXPECT_NE(set->skipped[0].reason.find("answer 1 is not valid JSON"), std::string::npos);
+  EXPECT_NE(set->skipped[1].reason.find("empty"), std::string::npos);
+  const auto as_text = make_task("my.jsonl", "contains").value()->samples(request);
+  EXPECT_EQ(as_text->samples.size(), 1U);  // answers that are no texts are for json alone
 }
 
 TEST(OwnFile, RefusesWhatMakesNoSense) {

@@ -4,6 +4,7 @@
 // path of the user's own record file (`my.jsonl`, with a metric chosen beside it).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -20,6 +21,12 @@
 
 namespace kvartet {
 
+// Bytes [begin, end) of a sample's document that hold a piece of what its answer needs.
+struct GoldSpan {
+  std::size_t begin = 0;
+  std::size_t end = 0;
+};
+
 // One prompt with its reference answers. The prompt is before + document + question, all plain text; the chat template
 // goes around it. Only `question` may depend on what is asked, so with --question-position unseen the caches are sealed
 // after `document` and `question` comes as an extension. A sample with an empty document has only a seen form.
@@ -32,15 +39,15 @@ struct Sample {
   std::vector<std::string> answers;      // references, never empty; how several are used is the metric's business
   std::vector<std::string> all_classes;  // class names for the `classification` metric, else empty
   std::string gold;                      // text whose likelihood is measured, bare (see gold_continuation)
+  std::vector<GoldSpan> gold_spans;      // where in `document` the answer stands, ascending; empty: everywhere or unknown
   int length = 0;                        // LongBench's `length` field: words, NOT tokens; generators: words of the document
-
-  std::vector<double> depths;            // where in the document its facts stand, 0 first .. 1 last; empty when unknown
 
   int max_new_tokens = 128;
   bool chat_template = true;     // false: the plain prompt, even for chat models
   bool stop_at_newline = false;  // after at least one token
 
   std::string prompt() const { return before + document + question; }
+  std::vector<double> gold_depths() const;  // begins of the gold spans as shares of the document, in [0, 1)
 };
 
 // The text to score by likelihood: `gold`, with one space in front when a plain prompt ends in a visible character.

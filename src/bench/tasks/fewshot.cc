@@ -1,0 +1,121 @@
+#include "bench/tasks/fewshot.h"
+
+#include <fmt/format.h>
+
+#include <array>
+
+#include "bench/tasks/draw.h"
+#include "bench/tasks/generated_document.h"
+#include "bench/tasks/generated_task.h"
+
+namespace kvartet {
+namespace {
+
+using Words = std::string_view;
+
+// A kind of sentence: patterns with two slots, and what may stand in them. The labels say nothing about the kinds, so a
+// label can be known from the examples alone.
+struct Kind {
+  std::array<Words, 4> patterns;
+  std::array<Words, 8> first;
+  std::array<Words, 8> second;
+};
+
+constexpr std::array<Kind, 6> kKinds = {{
+    {{"Rain and {} are expected in {} tonight.", "The {} over {} will last until Friday.",
+      "After days of {} the sky over {} is clear again.", "Farmers in {1} hope that the {0} ends soon."},
+     {"wind", "fog", "snow", "hail", "thunder", "frost", "heat", "storm"},
+     {"Norway", "the valley", "Texas", "the islands", "Kansas", "the north", "Scotland", "the mountains"}},
+    {{"Fry the {} in butter and add some {}.", "The soup of {} needs more {}.", "We ate {} with {} for dinner.",
+      "Mix the {1} with the {0} and bake it for an hour."},
+     {"onions", "potatoes", "mushrooms", "carrots", "beans", "tomatoes", "noodles", "eggs"},
+     {"salt", "pepper", "cheese", "garlic", "parsley", "cream", "lemon", "mustard"}},
+    {{"The team from {} won the {} by two points.", "{} lost the last match of the {}.", "Fans of {} cheered when the {} began.",
+      "The coach of {} was proud after the {}."},
+     {"Leeds", "Boston", "Turin", "Madrid", "Dallas", "Lyon", "Glasgow", "Porto"},
+     {"cup", "final", "season", "tournament", "game", "league", "derby", "race"}},
+    {{"The price of {} rose by {} percent.", "Banks expect {} to fall by {} percent.",
+      "Shares in {} gained {} percent on Monday.", "Investors sold {} after a loss of {} percent."},
+     {"oil", "gold", "steel", "wheat", "copper", "coffee", "cotton", "silver"},
+     {"two", "three", "four", "five", "six", "seven", "eight", "nine"}},
+    {{"The doctor gave her a {} for the pain in her {}.", "He broke his {1} and needs a {0}.", "A {} helps against a swollen {}.",
+      "The nurse put a {} on the child's {}."},
+     {"pill", "bandage", "cream", "cast", "cold pack", "shot", "syrup", "plaster"},
+     {"knee", "back", "ankle", "shoulder", "wrist", "elbow", "hand", "foot"}},
+    {{"The {} played the new {} twice.", "Everybody sang when the {} began the {}.", "The {} wrote a {} for the queen.",
+      "She learned the {1} from an old {0}."},
+     {"band", "pianist", "orchestra", "choir", "violinist", "drummer", "singer", "guitarist"},
+     {"song", "waltz", "symphony", "tune", "ballad", "march", "hymn", "melody"}},
+}};
+
+constexpr std::array<Words, 12> kLabels = {"marble", "window", "anchor", "purple", "basket", "candle",
+                                           "tiger",  "paper",  "river",  "button", "hammer", "pencil"};
+
+std::string draw_sentence(Rng& rng, const Kind& kind) {
+  const std::string pattern = draw_one(rng, kind.patterns);
+  const std::string first = draw_one(rng, kind.first);
+  return fmt::format(fmt::runtime(pattern), first, draw_one(rng, kind.second));
+}
+
+class Fewshot : public GeneratedTask {
+ public:
+  explicit Fewshot(int classes)
+      : GeneratedTask(classes == 6 ? "fewshot" : fmt::format("fewshot:classes={}", classes), "classification"),
+        classes_(static_cast<std::size_t>(classes)) {}
+  AnswerCut answer_cut() const override { return AnswerCut::kFirstLine; }
+
+ protected:
+  Result<Sample> make_sample(const TaskRequest& request, const Haystack&, int index) const override {
+    Rng rng = draw_rng(request.seed, DrawStream::kFewshot, index);
+    const std::vector<std::size_t> kinds = draw_distinct(rng, kKinds.size(), classes_);
+    std::vector<std::string> labels;
+    for (const std::size_t i : draw_distinct(rng, kLabels.size(), classes_)) labels.emplace_back(kLabels[i]);
+    const std::size_t asked = rng.below(classes_);
+    const std::string sentence = draw_sentence(rng, kKinds[kinds[asked]]);
+
+    Sample sample;
+    sample.before = "Every sentence has a type. Here are examples.\n\n";
+    sample.question = fmt::format("\n\nSentence: {}\nType:", sentence);
+    sample.answers = {labels[asked]};
+    sample.all_classes = labels;
+    sample.gold = labels[asked];
+    sample.max_new_tokens = 8;
+    sample.chat_template = false;
+    sample.stop_at_newline = true;
+    const Rng base = draw_rng(request.seed, DrawStream::kFewshotExamples, index);
+    const auto example = [&](std::size_t i) {
+      Rng draw(base.at(i));
+      // Every round of examples shows every class once.
+      Rng round(base.at(1'000'000'000 + i / classes_));
+      const std::size_t of = draw_distinct(round, classes_, classes_)[i % classes_];
+      std::string text = draw_sentence(draw, kKinds[kinds[of]]);
+      while (text == sentence) text = draw_sentence(draw, kKinds[kinds[of]]);
+      return fmt::format("Sentence: {}\nType: {}\n\n", text, labels[of]);
+    };
+    KV_TRY(fill_document(request, spec(), {.piece = example, .starts_block = {}, .typical_tokens = 22}, {}, sample));
+    return sample;
+  }
+
+ private:
+  std::size_t classes_;
+};
+
+Result<std::unique_ptr<Task>> make_fewshot(const TaskSpec& spec) {
+  if (!spec.set.empty()) return usage_error(fmt::format("The task fewshot has no set '{}'.", spec.set));
+  TaskKeys keys(spec);
+  const int classes = keys.whole("classes", 6, 2, static_cast<int>(kKinds.size()));
+  KV_TRY(keys.status());
+  return std::unique_ptr<Task>(std::make_unique<Fewshot>(classes));
+}
+
+}  // namespace
+
+TaskEntry fewshot_task() {
+  return {.name = "fewshot",
+          .keys = "classes=6",
+          .metric = "classification",
+          .summary = "sentences sorted under labels that only the examples in the prompt explain",
+          .make = make_fewshot};
+}
+
+}  // namespace kvartet

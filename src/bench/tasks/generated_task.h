@@ -1,0 +1,53 @@
+// What every generated task shares: a length that must be given, samples drawn one by one from (seed, index).
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "bench/tasks/needle_haystack.h"
+#include "bench/tasks/task.h"
+
+namespace kvartet {
+
+inline constexpr int kDefaultSamples = 20;
+
+class GeneratedTask : public Task {
+ public:
+  GeneratedTask(std::string spec, std::string metric) : spec_(std::move(spec)), metric_(std::move(metric)) {}
+  std::string spec() const override { return spec_; }
+  std::string metric() const override { return metric_; }
+  // kUsage: no context length; kBadInput: no haystack where one is needed; kExhausted: the context is too small.
+  Result<SampleSet> samples(const TaskRequest& request) const override;
+
+ protected:
+  virtual bool needs_haystack() const { return false; }
+  // Sample `index`, a pure function of (request.seed, index, request.context_tokens). The haystack is empty if not needed.
+  virtual Result<Sample> make_sample(const TaskRequest& request, const Haystack& haystack, int index) const = 0;
+
+ private:
+  std::string spec_;
+  std::string metric_;
+};
+
+// The keys of a task spec, read one by one; what was not read is unknown.
+//
+//   TaskKeys keys(spec);
+//   const int hops = keys.whole("hops", 2, 1, 2);
+//   KV_TRY(keys.status());
+class TaskKeys {
+ public:
+  explicit TaskKeys(const TaskSpec& spec) : spec_(spec) {}
+  int whole(std::string_view key, int fallback, int least, int most);
+  std::string word(std::string_view key, std::span<const std::string_view> allowed);  // the first is the default
+  Status status() const;  // kUsage: the first bad value, or a key that nobody read
+
+ private:
+  const std::string* find(std::string_view key);
+  TaskSpec spec_;
+  std::vector<std::string> known_;
+  Status status_;
+};
+
+}  // namespace kvartet
