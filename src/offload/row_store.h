@@ -1,0 +1,108 @@
+// One sequence's rows in the slow tier, and the way to bring chosen rows of them near.
+//
+// A row is addressed by (layer, KV head, row) and has a fixed size per layer. It holds keys and values together, because a
+// fetch needs both: one random read instead of two. A method that offloads only one side (ShadowKV: values) has shorter rows;
+// one whose codes need all heads at once (joint groups) has one "KV head" with long rows.
+//
+// begin_fetch starts, wait ends: between them other work runs, the compute of another layer for instance.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/arena.h"
+#include "core/bytes.h"
+#include "core/status.h"
+#include "offload/row_tier.h"
+
+namespace kvartet {
+
+struct RowStoreOptions {
+  Tier tier = Tier::kRam;
+  std::vector<LayerRowShape> layers;
+  std::shared_ptr<Arena> fast;  // row cache, buffers, tables; its cap is the fast tier's cap
+  std::shared_ptr<Arena> slow;  // the rows of tier=ram; its cap is the slow tier's cap
+};
+
+// Rows of one KV head to fetch.
+struct HeadFetch {
+  int kv_head = 0;
+  std::span<const std::int32_t> rows;  // ascending, without repetition
+  std::byte* out = nullptr;            // [rows.size(), row_bytes]: row i of the list at out + i * row_bytes
+};
+
+// offloading.md 1.2. rows_fetched + rows_hit: rows asked for since the beginning; fetched bytes are rows_fetched * row size.
+struct RowTraffic {
+  std::size_t bytes_fast_resident = 0;
+  std::size_t bytes_slow_resident = 0;
+  std::uint64_t bytes_fetched_this_step = 0;
+  std::uint64_t bytes_fetched = 0;
+  std::uint64_t rows_fetched = 0;  // crossed the link
+  std::uint64_t rows_hit = 0;      // were near already
+  MediumTraffic medium;            // read amplification: medium.bytes_read / bytes_fetched
+};
+
+class RowStore;
+
+// A fetch under way. Dying waits for it. Must not outlive its store.
+class [[nodiscard]] FetchTicket {
+ public:
+  FetchTicket(FetchTicket&&) noexcept;
+  FetchTicket& operator=(FetchTicket&&) noexcept;
+  ~FetchTicket();
+
+ private:
+  friend class RowStore;
+  struct Fetch;
+  explicit FetchTicket(std::unique_ptr<Fetch> fetch);
+  std::unique_ptr<Fetch> fetch_;
+};
+
+// Not thread-safe, but forks may be used by different threads at the same time.
+class RowStore {
+ public:
+  // kUsage: a layer without heads or with rows of no bytes; kExhausted, kIo: what the tier needs at the start is not there.
+  static Result<RowStore> create(RowStoreOptions options);
+  RowStore(RowStore&&) noexcept;
+  RowStore& operator=(RowStore&&) noexcept;
+  ~RowStore();
+
+  // Shares all rows so far; later rows are each side's own. The fork starts with counters at zero and nothing cached.
+  RowStore fork() const;
+
+  // rows_by_head[h]: whole rows for KV head h of the layer, one behind the other, possibly none; counts may differ.
+  // All or nothing: on failure the layer has the rows it had. kExhausted: a cap, memory or disk space; kIo.
+  Status append(int layer, std::span<const std::span<const std::byte>> rows_by_head);
+
+  // Heads in any order, each at most once. `out` may be read after wait() returned ok, and must stay valid until then.
+  // Several fetches may be under way and be waited for in any order. kInternal: rows that are not there or not ascending.
+  Result<FetchTicket> begin_fetch(int layer, std::span<const HeadFetch> heads);
+  Status wait(FetchTicket ticket);
+  Status fetch(int layer, std::span<const HeadFetch> heads);  // both
+
+  void begin_step();  // a decode step begins: bytes_fetched_this_step is zero again
+
+  int layers() const;
+  int kv_heads(int layer) const;
+  std::size_t row_bytes(int layer) const;
+  int rows(int layer, int kv_head) const;
+
+  RowTraffic traffic() const;
+  TierBytes bytes() const;
+  void list_state(const std::string& prefix, std::vector<StateBuffer>* out) const;
+
+  struct Impl;
+
+ private:
+  explicit RowStore(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+// Exactly the bytes that a store holds after `rows` rows were appended to every layer and head and nothing was fetched.
+TierBytes predict_tier_bytes(const RowStoreOptions& options, int rows);
+
+}  // namespace kvartet
