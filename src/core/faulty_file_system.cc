@@ -34,11 +34,59 @@ class FaultyWritableFile : public WritableFile {
   std::string path_;
 };
 
+class FaultyRandomAccessFile : public RandomAccessFile {
+ public:
+  FaultyRandomAccessFile(std::unique_ptr<RandomAccessFile> base, std::shared_ptr<FaultyFileSystem::Counter> counter,
+                         std::string path)
+      : base_(std::move(base)), counter_(std::move(counter)), path_(std::move(path)) {}
+
+  Status read_at(std::uint64_t offset, std::span<std::byte> out) override {
+    KV_TRY(counter_->next("read", path_));
+    return base_->read_at(offset, out);
+  }
+  Status write_at(std::uint64_t offset, std::span<const std::byte> bytes) override {
+    Status fault = counter_->next("write", path_);
+    if (fault.ok()) return base_->write_at(offset, bytes);
+    const std::size_t unit = direct() ? kDirectAlignment : 1;
+    KV_TRY(base_->write_at(offset, bytes.first(bytes.size() / 2 / unit * unit)));
+    return fault;
+  }
+  Status reserve(std::uint64_t offset, std::uint64_t bytes) override {
+    KV_TRY(counter_->next("reserve space for", path_));
+    return base_->reserve(offset, bytes);
+  }
+  Result<std::uint64_t> size() override {
+    KV_TRY(counter_->next("read the size of", path_));
+    return base_->size();
+  }
+  Status sync() override {
+    KV_TRY(counter_->next("sync", path_));
+    return base_->sync();
+  }
+  bool direct() const override { return base_->direct(); }
+  int descriptor() const override { return base_->descriptor(); }
+  Result<std::size_t> finish_read(std::uint64_t offset, std::size_t wanted, std::int64_t got) override {
+    KV_TRY(counter_->next("read", path_));
+    const std::int64_t half = got / 2 / static_cast<std::int64_t>(kDirectAlignment) * static_cast<std::int64_t>(kDirectAlignment);
+    if (half > 0 && counter_->next_read_is_short()) got = half;
+    return base_->finish_read(offset, wanted, got);
+  }
+
+ private:
+  std::unique_ptr<RandomAccessFile> base_;
+  std::shared_ptr<FaultyFileSystem::Counter> counter_;
+  std::string path_;
+};
+
 }  // namespace
+
+bool FaultyFileSystem::Counter::next_read_is_short() {
+  return fault.short_reads && fault.nth > 0 && operations.load() % fault.nth == 0;
+}
 
 Status FaultyFileSystem::Counter::next(std::string_view operation, const std::string& path) {
   const long n = operations.fetch_add(1) + 1;
-  const bool fails = fault.nth > 0 && (n == fault.nth || (fault.lasting && n > fault.nth));
+  const bool fails = !fault.short_reads && fault.nth > 0 && (n == fault.nth || (fault.lasting && n > fault.nth));
   if (!fails) return {};
   failed.store(true);
   return {fault.code, fmt::format("cannot {} '{}': file operation {} was made to fail", operation, path, n)};
@@ -75,6 +123,13 @@ Result<std::unique_ptr<WritableFile>> FaultyFileSystem::open_append(const std::s
   KV_TRY(counter_->next("open", path));
   KV_ASSIGN(auto file, base_.open_append(path));
   return std::unique_ptr<WritableFile>(std::make_unique<FaultyWritableFile>(std::move(file), counter_, path));
+}
+
+Result<std::unique_ptr<RandomAccessFile>> FaultyFileSystem::open_random(const std::string& path,
+                                                                        const RandomAccessOptions& options) {
+  KV_TRY(counter_->next("open", path));
+  KV_ASSIGN(auto file, base_.open_random(path, options));
+  return std::unique_ptr<RandomAccessFile>(std::make_unique<FaultyRandomAccessFile>(std::move(file), counter_, path));
 }
 
 Status FaultyFileSystem::rename(const std::string& from, const std::string& to) {

@@ -17,6 +17,7 @@ struct FileFault {
   long nth = 0;          // counted from 1 since arm(); 0: nothing fails
   bool lasting = false;  // every operation after the n-th fails too
   Code code = Code::kIo;
+  bool short_reads = false;  // of files read at given places, no operation fails: every n-th read returns half of its bytes
 };
 
 class FaultyFileSystem : public FileSystem {
@@ -31,6 +32,7 @@ class FaultyFileSystem : public FileSystem {
   Result<std::unique_ptr<MappedFile>> map_file(const std::string& path) override;
   Result<std::unique_ptr<WritableFile>> create(const std::string& path) override;
   Result<std::unique_ptr<WritableFile>> open_append(const std::string& path) override;
+  Result<std::unique_ptr<RandomAccessFile>> open_random(const std::string& path, const RandomAccessOptions& options) override;
   Status rename(const std::string& from, const std::string& to) override;
   Status remove(const std::string& path) override;
   Status make_directories(const std::string& path) override;
@@ -43,6 +45,7 @@ class FaultyFileSystem : public FileSystem {
     std::atomic<bool> failed{false};
     FileFault fault;
     Status next(std::string_view operation, const std::string& path);
+    bool next_read_is_short();
   };
 
  private:

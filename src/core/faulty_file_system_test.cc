@@ -81,6 +81,22 @@ TEST(FaultyFileSystem, AFailingAppendIsTorn) {
   EXPECT_EQ(memory.read_file("a").value(), "1234569");
 }
 
+TEST(FaultyFileSystem, EveryOperationOfARandomAccessFileCanFail) {
+  MemoryFileSystem memory;
+  FaultyFileSystem fs(memory);
+  auto file = fs.open_random("a", {});
+  ASSERT_TRUE(file.ok());
+  fs.arm({.nth = 1, .lasting = true, .code = Code::kExhausted});
+  std::byte bytes[8] = {};
+  EXPECT_EQ((*file)->write_at(0, bytes).code(), Code::kExhausted);
+  EXPECT_EQ((*file)->read_at(0, bytes).code(), Code::kExhausted);
+  EXPECT_EQ((*file)->reserve(0, 8).code(), Code::kExhausted);
+  EXPECT_EQ((*file)->size().status().code(), Code::kExhausted);
+  EXPECT_EQ((*file)->sync().code(), Code::kExhausted);
+  EXPECT_EQ((*file)->finish_read(0, 8, 8).status().code(), Code::kExhausted);
+  EXPECT_EQ(memory.read_file("a").value().size(), 4u);  // the failing write was torn
+}
+
 TEST(FaultyFileSystem, EveryOperationCanFail) {
   MemoryFileSystem memory;
   FaultyFileSystem fs(memory);
@@ -89,11 +105,12 @@ TEST(FaultyFileSystem, EveryOperationCanFail) {
   EXPECT_EQ(fs.map_file("a").status().code(), Code::kIo);
   EXPECT_EQ(fs.create("a").status().code(), Code::kIo);
   EXPECT_EQ(fs.open_append("a").status().code(), Code::kIo);
+  EXPECT_EQ(fs.open_random("a", {}).status().code(), Code::kIo);
   EXPECT_EQ(fs.rename("a", "b").code(), Code::kIo);
   EXPECT_EQ(fs.remove("a").code(), Code::kIo);
   EXPECT_EQ(fs.make_directories("d").code(), Code::kIo);
   EXPECT_EQ(fs.list("").status().code(), Code::kIo);
-  EXPECT_EQ(fs.operations(), 8);
+  EXPECT_EQ(fs.operations(), 9);
   EXPECT_FALSE(fs.exists("a"));
   EXPECT_TRUE(memory.list("").value().empty());
 }

@@ -20,12 +20,14 @@ namespace {
 
 std::string reason(int error) { return std::generic_category().message(error); }
 
-// One sentence for a refused operation. A full disk or memory is exhaustion (exit 4), everything else is the system's refusal (exit 5).
+// One sentence for a refused operation. A full disk or memory is exhaustion (exit 4), everything else is the system's refusal
+// (exit 5).
 Status refused(std::string_view verb, const std::string& path, int error) {
   if (error == ENOSPC || error == EDQUOT || error == EFBIG) {
     return exhausted(fmt::format("cannot {} '{}': {}; free some space or choose another folder", verb, path, reason(error)));
   }
-  if (error == ENOMEM) return exhausted(fmt::format("cannot {} '{}': {}; allow the process more memory", verb, path, reason(error)));
+  if (error == ENOMEM)
+    return exhausted(fmt::format("cannot {} '{}': {}; allow the process more memory", verb, path, reason(error)));
   return io_error(fmt::format("cannot {} '{}': {}", verb, path, reason(error)));
 }
 
@@ -99,6 +101,83 @@ class RealMappedFile : public MappedFile {
   std::size_t size_;
 };
 
+class RealRandomAccessFile : public RandomAccessFile {
+ public:
+  RealRandomAccessFile(Descriptor fd, std::string path, bool direct)
+      : fd_(std::move(fd)), path_(std::move(path)), direct_(direct) {}
+
+  Status read_at(std::uint64_t offset, std::span<std::byte> out) override {
+    while (!out.empty()) {
+      const ssize_t got = ::pread(fd_.get(), out.data(), out.size(), static_cast<off_t>(offset));
+      if (got < 0 && errno == EINTR) continue;
+      KV_ASSIGN(const std::size_t good, finish_read(offset, out.size(), got < 0 ? -errno : got));
+      offset += good;
+      out = out.subspan(good);
+      // A direct read that stops within a page has met the end of the file.
+      if (direct_ && good % kDirectAlignment != 0) KV_TRY(finish_read(offset, out.size(), 0).status());
+    }
+    return {};
+  }
+
+  Status write_at(std::uint64_t offset, std::span<const std::byte> bytes) override {
+    while (!bytes.empty()) {
+      const ssize_t written = ::pwrite(fd_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) return refused("write", path_, errno);
+      offset += static_cast<std::uint64_t>(written);
+      bytes = bytes.subspan(static_cast<std::size_t>(written));
+    }
+    return {};
+  }
+
+  Status reserve(std::uint64_t offset, std::uint64_t bytes) override {
+    if (bytes == 0) return {};
+    while (::fallocate(fd_.get(), 0, static_cast<off_t>(offset), static_cast<off_t>(bytes)) != 0) {
+      if (errno == EINTR) continue;
+      if (errno == EOPNOTSUPP || errno == ENOSYS) return {};  // then the write itself says when the disk is full
+      return refused("write", path_, errno);
+    }
+    return {};
+  }
+
+  Result<std::uint64_t> size() override {
+    struct stat info{};
+    if (::fstat(fd_.get(), &info) != 0) return refused("read", path_, errno);
+    return static_cast<std::uint64_t>(info.st_size);
+  }
+
+  Status sync() override {
+    if (::fsync(fd_.get()) != 0) return refused("write", path_, errno);
+    return {};
+  }
+
+  bool direct() const override { return direct_; }
+  int descriptor() const override { return fd_.get(); }
+
+  Result<std::size_t> finish_read(std::uint64_t offset, std::size_t wanted, std::int64_t got) override {
+    if (got < 0) return refused("read", path_, static_cast<int>(-got));
+    if (got == 0)
+      return io_error(fmt::format("cannot read '{}': it ends before byte {}; was it cut short?", path_, offset + wanted));
+    return static_cast<std::size_t>(got);
+  }
+
+ private:
+  Descriptor fd_;
+  std::string path_;
+  bool direct_;
+};
+
+// Opens past the page cache where the file system can, and says whether it could.
+Descriptor open_maybe_direct(const std::string& path, int flags, bool try_direct, bool* direct) {
+  *direct = try_direct;
+  if (try_direct) {
+    Descriptor fd(::open(path.c_str(), flags | O_DIRECT, 0600));
+    if (fd.open() || errno != EINVAL) return fd;
+  }
+  *direct = false;
+  return Descriptor(::open(path.c_str(), flags, 0600));
+}
+
 class RealFileSystem : public FileSystem {
  public:
   Result<std::string> read_file(const std::string& path) override {
@@ -139,6 +218,31 @@ class RealFileSystem : public FileSystem {
 
   Result<std::unique_ptr<WritableFile>> create(const std::string& path) override { return open_for_writing(path, O_TRUNC); }
   Result<std::unique_ptr<WritableFile>> open_append(const std::string& path) override { return open_for_writing(path, O_APPEND); }
+
+  Result<std::unique_ptr<RandomAccessFile>> open_random(const std::string& path, const RandomAccessOptions& options) override {
+    bool direct = false;
+    if (!options.create) {
+      Descriptor fd = open_maybe_direct(path, O_RDONLY | O_CLOEXEC, options.try_direct, &direct);
+      if (!fd.open()) return unreadable(path, errno);
+      struct stat info{};
+      if (::fstat(fd.get(), &info) != 0) return unreadable(path, errno);
+      if (!S_ISREG(info.st_mode)) return bad_input(fmt::format("'{}' is not a regular file", path));
+      return std::unique_ptr<RandomAccessFile>(std::make_unique<RealRandomAccessFile>(std::move(fd), path, direct));
+    }
+    if (options.nameless) {
+      // Born without a name, so that not even a kill at the wrong moment leaves one.
+      const std::string parent = std::filesystem::path(path).parent_path().string();
+      Descriptor fd =
+          open_maybe_direct(parent.empty() ? "." : parent, O_RDWR | O_TMPFILE | O_CLOEXEC, options.try_direct, &direct);
+      if (fd.open())
+        return std::unique_ptr<RandomAccessFile>(std::make_unique<RealRandomAccessFile>(std::move(fd), path, direct));
+      if (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL) return refused("write", path, errno);
+    }
+    Descriptor fd = open_maybe_direct(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, options.try_direct, &direct);
+    if (!fd.open()) return refused("write", path, errno);
+    if (options.nameless && ::unlink(path.c_str()) != 0) return refused("remove", path, errno);
+    return std::unique_ptr<RandomAccessFile>(std::make_unique<RealRandomAccessFile>(std::move(fd), path, direct));
+  }
 
   Status rename(const std::string& from, const std::string& to) override {
     if (::rename(from.c_str(), to.c_str()) != 0) return refused(fmt::format("rename '{}' to", from), to, errno);

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "core/memory_file_system.h"
@@ -158,8 +159,56 @@ TEST_P(FileSystemContract, AtomicWritesReplaceAndLeaveNoTrace) {
   EXPECT_EQ(write_file_atomically(*fs_, in_root("no/a"), "x").code(), Code::kIo);
 }
 
+TEST_P(FileSystemContract, ARandomAccessFileIsReadAndWrittenAnywhere) {
+  auto file = fs_->open_random(in_root("pages"), {});
+  ASSERT_TRUE(file.ok()) << file.status().message();
+  const std::string text = "0123456789";
+  ASSERT_TRUE((*file)->write_at(5, std::as_bytes(std::span(text))).ok());
+  ASSERT_TRUE((*file)->write_at(0, std::as_bytes(std::span(text)).first(5)).ok());
+  ASSERT_TRUE((*file)->reserve(0, 10).ok());
+  ASSERT_TRUE((*file)->sync().ok());
+  EXPECT_EQ((*file)->size().value(), 15u);
+  EXPECT_EQ(fs_->read_file(in_root("pages")).value(), "012340123456789");
+  std::string part(4, ' ');
+  ASSERT_TRUE((*file)->read_at(3, std::as_writable_bytes(std::span(part))).ok());
+  EXPECT_EQ(part, "3401");
+  const Status beyond = (*file)->read_at(12, std::as_writable_bytes(std::span(part)));
+  EXPECT_EQ(beyond.code(), Code::kIo);
+  EXPECT_NE(beyond.message().find("cut short"), std::string::npos) << beyond.message();
+
+  auto again = fs_->open_random(in_root("pages"), {.create = false});
+  ASSERT_TRUE(again.ok());
+  ASSERT_TRUE((*again)->read_at(11, std::as_writable_bytes(std::span(part))).ok());
+  EXPECT_EQ(part, "6789");
+  EXPECT_EQ(fs_->open_random(in_root("none"), {.create = false}).status().code(), Code::kBadInput);
+}
+
+TEST_P(FileSystemContract, ANamelessFileLeavesNoTraceAndTwoDoNotMix) {
+  auto a = fs_->open_random(in_root("x"), {.nameless = true});
+  auto b = fs_->open_random(in_root("x"), {.nameless = true});
+  ASSERT_TRUE(a.ok() && b.ok());
+  EXPECT_TRUE(fs_->list(root_).value().empty());
+  std::string one = "1";
+  ASSERT_TRUE((*a)->write_at(0, std::as_bytes(std::span(one))).ok());
+  EXPECT_EQ((*b)->size().value(), 0u);
+}
+
 INSTANTIATE_TEST_SUITE_P(All, FileSystemContract, ::testing::Values(Kind::kReal, Kind::kMemory),
                          [](const auto& info) { return info.param == Kind::kReal ? "Real" : "Memory"; });
+
+// Direct where the file system can; either way whole pages at page borders work.
+TEST(RealFileSystem, DirectFilesTakeWholePages) {
+  const std::string root = new_folder();
+  auto file = FileSystem::real().open_random(root + "/direct", {.try_direct = true});
+  ASSERT_TRUE(file.ok()) << file.status().message();
+  alignas(4096) static std::byte page[4096];
+  page[7] = std::byte{9};
+  ASSERT_TRUE((*file)->write_at(4096, page).ok());
+  page[7] = std::byte{0};
+  ASSERT_TRUE((*file)->read_at(4096, page).ok());
+  EXPECT_EQ(page[7], std::byte{9});
+  std::filesystem::remove_all(root);
+}
 
 TEST(RealFileSystem, ReadsWhatHasNoSize) {
   const auto text = FileSystem::real().read_file("/proc/self/status");  // stat says 0 bytes

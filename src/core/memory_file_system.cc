@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <utility>
 
@@ -53,6 +54,50 @@ class MemoryWritableFile : public WritableFile {
   std::string path_;
 };
 
+class MemoryRandomAccessFile : public RandomAccessFile {
+ public:
+  MemoryRandomAccessFile(std::shared_ptr<MemoryFileSystem::File> file, std::string path)
+      : file_(std::move(file)), path_(std::move(path)) {}
+
+  Status read_at(std::uint64_t offset, std::span<std::byte> out) override {
+    const std::lock_guard lock(file_->mutex);
+    if (offset + out.size() > file_->bytes.size()) {
+      return io_error(fmt::format("cannot read '{}': it ends before byte {}; was it cut short?", path_, offset + out.size()));
+    }
+    std::memcpy(out.data(), file_->bytes.data() + offset, out.size());
+    return {};
+  }
+  Status write_at(std::uint64_t offset, std::span<const std::byte> bytes) override {
+    const std::lock_guard lock(file_->mutex);
+    if (file_->bytes.size() < offset + bytes.size()) file_->bytes.resize(offset + bytes.size());
+    std::memcpy(file_->bytes.data() + offset, bytes.data(), bytes.size());
+    return {};
+  }
+  Status reserve(std::uint64_t offset, std::uint64_t bytes) override {
+    const std::lock_guard lock(file_->mutex);
+    if (file_->bytes.size() < offset + bytes) file_->bytes.resize(offset + bytes);
+    return {};
+  }
+  Result<std::uint64_t> size() override {
+    const std::lock_guard lock(file_->mutex);
+    return file_->bytes.size();
+  }
+  Status sync() override {
+    const std::lock_guard lock(file_->mutex);
+    file_->synced = file_->bytes;
+    return {};
+  }
+  bool direct() const override { return false; }
+  int descriptor() const override { return -1; }
+  Result<std::size_t> finish_read(std::uint64_t, std::size_t, std::int64_t) override {
+    return internal_error(fmt::format("'{}' lies in memory and has no descriptor to read through", path_));
+  }
+
+ private:
+  std::shared_ptr<MemoryFileSystem::File> file_;
+  std::string path_;
+};
+
 class MemoryMappedFile : public MappedFile {
  public:
   explicit MemoryMappedFile(std::string bytes) : bytes_(std::move(bytes)) {}
@@ -83,7 +128,7 @@ Result<std::unique_ptr<MappedFile>> MemoryFileSystem::map_file(const std::string
   return std::unique_ptr<MappedFile>(std::make_unique<MemoryMappedFile>(std::move(bytes)));
 }
 
-Result<std::unique_ptr<WritableFile>> MemoryFileSystem::open_for_writing(const std::string& path, bool truncate) {
+Result<std::shared_ptr<MemoryFileSystem::File>> MemoryFileSystem::file_to_write(const std::string& path, bool truncate) {
   const std::lock_guard lock(mutex_);
   const std::string name = normalized(path);
   const std::string parent = parent_of(name);
@@ -97,7 +142,26 @@ Result<std::unique_ptr<WritableFile>> MemoryFileSystem::open_for_writing(const s
     const std::lock_guard file_lock(file->mutex);
     file->bytes.clear();
   }
-  return std::unique_ptr<WritableFile>(std::make_unique<MemoryWritableFile>(file, path));
+  return file;
+}
+
+Result<std::unique_ptr<WritableFile>> MemoryFileSystem::open_for_writing(const std::string& path, bool truncate) {
+  KV_ASSIGN(std::shared_ptr<File> file, file_to_write(path, truncate));
+  return std::unique_ptr<WritableFile>(std::make_unique<MemoryWritableFile>(std::move(file), path));
+}
+
+Result<std::unique_ptr<RandomAccessFile>> MemoryFileSystem::open_random(const std::string& path,
+                                                                        const RandomAccessOptions& options) {
+  std::shared_ptr<File> file;
+  if (options.create) {
+    KV_ASSIGN(file, file_to_write(path, true));
+    if (options.nameless) KV_TRY(remove(path));
+  } else {
+    KV_TRY(contents(path).status());
+    const std::lock_guard lock(mutex_);
+    file = files_[normalized(path)];
+  }
+  return std::unique_ptr<RandomAccessFile>(std::make_unique<MemoryRandomAccessFile>(std::move(file), path));
 }
 
 Result<std::unique_ptr<WritableFile>> MemoryFileSystem::create(const std::string& path) { return open_for_writing(path, true); }

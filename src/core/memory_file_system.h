@@ -23,6 +23,7 @@ class MemoryFileSystem : public FileSystem {
   Result<std::unique_ptr<MappedFile>> map_file(const std::string& path) override;  // a snapshot of the file as it is now
   Result<std::unique_ptr<WritableFile>> create(const std::string& path) override;
   Result<std::unique_ptr<WritableFile>> open_append(const std::string& path) override;
+  Result<std::unique_ptr<RandomAccessFile>> open_random(const std::string& path, const RandomAccessOptions& options) override;
   Status rename(const std::string& from, const std::string& to) override;
   Status remove(const std::string& path) override;
   Status make_directories(const std::string& path) override;
@@ -36,6 +37,7 @@ class MemoryFileSystem : public FileSystem {
   struct File;
 
  private:
+  Result<std::shared_ptr<File>> file_to_write(const std::string& path, bool truncate);
   Result<std::unique_ptr<WritableFile>> open_for_writing(const std::string& path, bool truncate);
   Result<std::string> contents(const std::string& path);
 

@@ -23,6 +23,8 @@ class RamTier : public RowTier {
   int rows(int layer, int kv_head) const override { return head(layer, kv_head).rows; }
   TierBytes bytes() const override;
   MediumTraffic traffic() const override { return traffic_; }
+  std::string medium() const override { return "memory"; }
+  Status keep() override { return usage_error("rows in memory cannot be kept; use tier=disk or tier=mmap"); }
   void list_state(const std::string& prefix, std::vector<StateBuffer>* out) const override;
 
  private:

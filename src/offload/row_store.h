@@ -17,22 +17,27 @@
 #include "core/arena.h"
 #include "core/bytes.h"
 #include "core/status.h"
+#include "offload/device.h"
+#include "offload/file_tier.h"
 #include "offload/row_tier.h"
 
 namespace kvartet {
 
 struct RowStoreOptions {
   Tier tier = Tier::kRam;
-  std::vector<LayerRowShape> layers;
-  std::shared_ptr<Arena> fast;  // row cache, buffers, tables; its cap is the fast tier's cap
-  std::shared_ptr<Arena> slow;  // the rows of tier=ram; its cap is the slow tier's cap
+  std::vector<LayerRowShape> layers = {};
+  std::shared_ptr<Arena> fast = {};     // row cache, buffers, tables; its cap is the fast tier's cap
+  std::shared_ptr<Arena> slow = {};     // the rows of tier=ram; its cap is the slow tier's cap
+  FileTierOptions file = {};            // tier=mmap, tier=disk; file.tier is set from `tier`, file.budget is the slow tier's cap
+  double cache_share = 0;               // row cache: the share of a head's rows that may stay near between fetches, 0 to 1
+  std::shared_ptr<Device> device = {};  // where `out` and the row cache lie; null: host memory of `fast`
 };
 
 // Rows of one KV head to fetch.
 struct HeadFetch {
   int kv_head = 0;
-  std::span<const std::int32_t> rows;  // ascending, without repetition
-  std::byte* out = nullptr;            // [rows.size(), row_bytes]: row i of the list at out + i * row_bytes
+  std::span<const std::int32_t> rows = {};  // ascending, without repetition
+  std::byte* out = nullptr;                 // on the device: [rows.size(), row_bytes]: row i of the list at out + i * row_bytes
 };
 
 // offloading.md 1.2. rows_fetched + rows_hit: rows asked for since the beginning; fetched bytes are rows_fetched * row size.
@@ -67,6 +72,9 @@ class RowStore {
  public:
   // kUsage: a layer without heads or with rows of no bytes; kExhausted, kIo: what the tier needs at the start is not there.
   static Result<RowStore> create(RowStoreOptions options);
+  // A file that keep() left behind, with tier=mmap or tier=disk; options.layers come from the file. It takes no more rows.
+  // kBadInput: not such a file, damaged, of another version or not finished.
+  static Result<RowStore> open_kept(const std::string& path, RowStoreOptions options);
   RowStore(RowStore&&) noexcept;
   RowStore& operator=(RowStore&&) noexcept;
   ~RowStore();
@@ -79,10 +87,14 @@ class RowStore {
   Status append(int layer, std::span<const std::span<const std::byte>> rows_by_head);
 
   // Heads in any order, each at most once. `out` may be read after wait() returned ok, and must stay valid until then.
-  // Several fetches may be under way and be waited for in any order. kInternal: rows that are not there or not ascending.
+  // Several fetches may be under way and be waited for in any order. kInternal: rows that are not there or not ascending;
+  // kIo: a read failed, or a page is damaged; kExhausted: the row cache may not grow. After an error use nothing of `out`.
   Result<FetchTicket> begin_fetch(int layer, std::span<const HeadFetch> heads);
   Status wait(FetchTicket ticket);
   Status fetch(int layer, std::span<const HeadFetch> heads);  // both
+
+  // Writes what is still in memory, closes the file and gives it its name (options.file.keep_as). No append after it.
+  Status keep();
 
   void begin_step();  // a decode step begins: bytes_fetched_this_step is zero again
 
@@ -91,6 +103,7 @@ class RowStore {
   std::size_t row_bytes(int layer) const;
   int rows(int layer, int kv_head) const;
 
+  std::string medium() const;  // how the slow tier is reached: "io_uring, past the page cache"
   RowTraffic traffic() const;
   TierBytes bytes() const;
   void list_state(const std::string& prefix, std::vector<StateBuffer>* out) const;

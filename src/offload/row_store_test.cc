@@ -4,26 +4,30 @@
 
 #include <algorithm>
 
+#include "offload/file_tier_fixture.h"
 #include "offload/row_store_fixture.h"
 
 namespace kvartet {
 namespace {
 
-// Three layers of different shapes: odd row sizes, one with a single head of long rows (joint groups).
-RowStoreOptions small_options() {
-  return {.tier = Tier::kRam,
-          .layers = {{.kv_heads = 3, .row_bytes = 66}, {.kv_heads = 2, .row_bytes = 256}, {.kv_heads = 1, .row_bytes = 1000}},
-          .fast = Arena::create(),
-          .slow = Arena::create()};
+// What every tier owes its users, whatever it is made of.
+class RowStoreTest : public testing::TestWithParam<TierKind> {
+ protected:
+  RowStoreOptions small_options() const { return options_for(GetParam(), folder_.path()); }
+  bool in_ram() const { return GetParam().tier == Tier::kRam; }
+  TestFolder folder_;
+};
+
+std::vector<TierKind> all_kinds() {
+  std::vector<TierKind> kinds = {kRamKind};
+  kinds.insert(kinds.end(), std::begin(kFileKinds), std::end(kFileKinds));
+  return kinds;
 }
 
-RowStore made(const RowStoreOptions& options) {
-  auto store = RowStore::create(options);
-  EXPECT_TRUE(store.ok()) << store.status().message();
-  return std::move(store).value();
-}
+INSTANTIATE_TEST_SUITE_P(Tiers, RowStoreTest, testing::ValuesIn(all_kinds()),
+                         [](const testing::TestParamInfo<TierKind>& info) { return std::string(info.param.name); });
 
-TEST(RowStore, GivesBackTheRowsOfEveryAddress) {
+TEST_P(RowStoreTest, GivesBackTheRowsOfEveryAddress) {
   RowStore store = made(small_options());
   for (int layer = 0; layer < store.layers(); ++layer) {
     ASSERT_TRUE(append_rows(store, layer, 300).ok());
@@ -39,7 +43,7 @@ TEST(RowStore, GivesBackTheRowsOfEveryAddress) {
   EXPECT_EQ(store.rows(0, 2), 317);
 }
 
-TEST(RowStore, SeveralFetchesAreUnderWayAndEndInAnyOrder) {
+TEST_P(RowStoreTest, SeveralFetchesAreUnderWayAndEndInAnyOrder) {
   RowStore store = made(small_options());
   std::vector<Selection> selections;
   std::vector<FetchTicket> tickets;
@@ -58,7 +62,7 @@ TEST(RowStore, SeveralFetchesAreUnderWayAndEndInAnyOrder) {
   }
 }
 
-TEST(RowStore, HeadsMayHoldDifferentCounts) {
+TEST_P(RowStoreTest, HeadsMayHoldDifferentCounts) {
   RowStore store = made(small_options());
   const std::vector<std::byte> five(5 * 256, std::byte{5});
   const std::vector<std::span<const std::byte>> rows = {five, {}};
@@ -67,7 +71,7 @@ TEST(RowStore, HeadsMayHoldDifferentCounts) {
   EXPECT_EQ(store.rows(1, 1), 0);
 }
 
-TEST(RowStore, RefusesRowsThatAreNotThereOrNotAscending) {
+TEST_P(RowStoreTest, RefusesRowsThatAreNotThereOrNotAscending) {
   RowStore store = made(small_options());
   ASSERT_TRUE(append_rows(store, 0, 10).ok());
   for (const std::vector<std::int32_t>& rows : {std::vector<std::int32_t>{10}, {-1}, {3, 3}, {4, 2}}) {
@@ -79,7 +83,7 @@ TEST(RowStore, RefusesRowsThatAreNotThereOrNotAscending) {
   EXPECT_EQ(RowStore::create(bad).status().code(), Code::kUsage);
 }
 
-TEST(RowStore, AForkSharesWhatIsThereAndNothingThatComesLater) {
+TEST_P(RowStoreTest, AForkSharesWhatIsThereAndNothingThatComesLater) {
   RowStore store = made(small_options());
   ASSERT_TRUE(append_rows(store, 0, 130).ok());
   RowStore fork = store.fork();
@@ -98,28 +102,32 @@ TEST(RowStore, AForkSharesWhatIsThereAndNothingThatComesLater) {
   EXPECT_EQ(late.traffic().rows_fetched, 3u * 150);
 }
 
-// T-MEM: the counts are the formula: rows * row bytes live, whole chunks of 128 rows allocated.
-TEST(RowStore, BytesEqualThePredictionAndTheArena) {
-  for (const int rows : {0, 1, 127, 128, 129, 400}) {
-    const RowStoreOptions options = small_options();
-    RowStore store = made(options);
-    for (int layer = 0; layer < store.layers(); ++layer) ASSERT_TRUE(append_rows(store, layer, rows).ok());
-    const TierBytes bytes = store.bytes();
-    EXPECT_EQ(bytes, predict_tier_bytes(options, rows));
-    EXPECT_EQ(bytes.slow.live, static_cast<std::size_t>(rows) * (3 * 66 + 2 * 256 + 1000));
-    EXPECT_EQ(bytes.slow.allocated, options.slow->allocated_bytes());
-    EXPECT_EQ(bytes.fast.allocated, options.fast->allocated_bytes());
-    std::vector<StateBuffer> state;
-    store.list_state("", &state);
-    ByteAccount sum;
-    for (const StateBuffer& buffer : state) sum += buffer.bytes;
-    EXPECT_EQ(sum.live, bytes.slow.live + bytes.fast.live);
-    EXPECT_EQ(sum.allocated, bytes.slow.allocated + bytes.fast.allocated);
+// T-MEM: the counts are the formula (docs/methods/tiers.md), however the rows came.
+TEST_P(RowStoreTest, BytesEqualThePredictionAndTheArena) {
+  for (const int rows : {0, 1, 15, 16, 62, 129}) {
+    for (const int at_once : {1000, 7, 1}) {
+      const RowStoreOptions options = small_options();
+      RowStore store = made(options);
+      for (int layer = 0; layer < store.layers(); ++layer) {
+        for (int left = rows; left > 0; left -= at_once) ASSERT_TRUE(append_rows(store, layer, std::min(left, at_once)).ok());
+      }
+      const TierBytes bytes = store.bytes();
+      EXPECT_EQ(bytes, predict_tier_bytes(options, rows)) << rows << " rows, " << at_once << " at once";
+      EXPECT_EQ(bytes.slow.live + bytes.fast.live, static_cast<std::size_t>(rows) * (3 * 66 + 2 * 256 + 5000));
+      EXPECT_EQ(in_ram() ? bytes.slow.allocated : 0u, options.slow->allocated_bytes());
+      EXPECT_EQ(bytes.fast.allocated, options.fast->allocated_bytes());
+      std::vector<StateBuffer> state;
+      store.list_state("", &state);
+      ByteAccount sum;
+      for (const StateBuffer& buffer : state) sum += buffer.bytes;
+      EXPECT_EQ(sum.live, bytes.slow.live + bytes.fast.live);
+      EXPECT_EQ(sum.allocated, bytes.slow.allocated + bytes.fast.allocated);
+    }
   }
 }
 
 // offloading.md 1.2
-TEST(RowStore, CountsWhatCrossesTheLink) {
+TEST_P(RowStoreTest, CountsWhatCrossesTheLink) {
   RowStore store = made(small_options());
   ASSERT_TRUE(append_rows(store, 1, 100).ok());
   Selection s = select_rows(store, 1, {{1, 5, 99}, {7}});
@@ -135,41 +143,100 @@ TEST(RowStore, CountsWhatCrossesTheLink) {
   EXPECT_EQ(store.traffic().rows_hit, 0u);
 }
 
-// The cap holds at every step, every failing allocation is told, and a failed append leaves the layer as it was.
-TEST(RowStore, EveryFailingAllocationLeavesTheLayerAsItWas) {
-  for (long n = 1;; ++n) {
+// T-CACHE: reuse on or off gives the same rows; fetched bytes are misses * row size; the same selection twice fetches nothing.
+TEST_P(RowStoreTest, TheRowCacheChangesTrafficAndNothingElse) {
+  for (const double share : {0.0, 1.0 / 32, 1.0 / 8, 1.0}) {
     RowStoreOptions options = small_options();
+    options.cache_share = share;
     RowStore store = made(options);
-    ASSERT_TRUE(append_rows(store, 0, 100).ok());
-    const RowStore fork = store.fork();
-    options.slow->fail_nth_allocation(n);
-    const Status status = append_rows(store, 0, 300);
-    options.slow->fail_nth_allocation(0);
-    if (status.ok()) {
-      EXPECT_GT(n, 3);
-      break;
+    ASSERT_TRUE(append_rows(store, 1, 1000).ok());
+    for (int step = 0; step < 12; ++step) {
+      Selection s = random_selection(store, 1, 0.05, static_cast<std::uint64_t>(step / 2));
+      const RowTraffic before = store.traffic();
+      store.begin_step();
+      ASSERT_TRUE(store.fetch(1, s.fetches).ok());
+      EXPECT_EQ(wrong_byte(store, 1, s), "");
+      const RowTraffic after = store.traffic();
+      EXPECT_EQ(after.bytes_fetched_this_step, (after.rows_fetched - before.rows_fetched) * 256);
+      EXPECT_EQ(after.rows_fetched + after.rows_hit - before.rows_fetched - before.rows_hit, s.rows[0].size() + s.rows[1].size());
+      if (step % 2 == 1 && share >= 1.0 / 8) {
+        EXPECT_EQ(after.bytes_fetched_this_step, 0u);
+      }
+      EXPECT_EQ(store.bytes().fast.allocated, options.fast->allocated_bytes());
+      if (step % 2 == 1) ASSERT_TRUE(append_rows(store, 1, 1).ok());  // between two pairs of equal selections
     }
-    EXPECT_EQ(status.code(), Code::kExhausted);
-    EXPECT_EQ(store.rows(0, 0), 100);
-    EXPECT_EQ(store.rows(0, 2), 100);
-    ASSERT_TRUE(append_rows(store, 0, 5).ok());
-    Selection all = random_selection(store, 0, 1.0, 1);
-    ASSERT_TRUE(store.fetch(0, all.fetches).ok());
-    EXPECT_EQ(wrong_byte(store, 0, all), "");
   }
 }
 
-TEST(RowStore, TheSlowTiersCapHolds) {
+TEST_P(RowStoreTest, ARowCacheOverTheCapIsSaidAndLeavesRowsRight) {
   RowStoreOptions options = small_options();
-  options.slow = Arena::create(60000);
+  options.cache_share = 1;
+  RowStore probe = made(options);
+  ASSERT_TRUE(append_rows(probe, 1, 500).ok());
+  const std::size_t needed = options.fast->allocated_bytes();
+  options.fast = Arena::create(needed + 5000);  // no room for even one piece of the row cache
+  RowStore store = made(options);
+  ASSERT_TRUE(append_rows(store, 1, 500).ok());
+  Selection s = random_selection(store, 1, 0.5, 1);
+  EXPECT_EQ(store.fetch(1, s.fetches).code(), Code::kExhausted);
+  EXPECT_LE(options.fast->peak_bytes(), needed + 5000);
+}
+
+// A failed append leaves the layer as it was, and nothing leaks.
+TEST_P(RowStoreTest, EveryFailingAllocationLeavesTheLayerAsItWas) {
+  for (const bool fast : {false, true}) {
+    if (!fast && !in_ram()) continue;
+    for (long n = 1;; ++n) {
+      RowStoreOptions options = small_options();
+      RowStore store = made(options);
+      ASSERT_TRUE(append_rows(store, 0, 100).ok());
+      const RowStore fork = store.fork();
+      Arena& arena = fast ? *options.fast : *options.slow;
+      arena.fail_nth_allocation(n);
+      const Status status = append_rows(store, 0, 300);
+      arena.fail_nth_allocation(0);
+      if (status.ok()) {
+        EXPECT_GT(n, fast && in_ram() ? 0 : 3);
+        break;
+      }
+      EXPECT_EQ(status.code(), Code::kExhausted);
+      EXPECT_EQ(store.rows(0, 0), 100);
+      EXPECT_EQ(store.rows(0, 2), 100);
+      ASSERT_TRUE(append_rows(store, 0, 5).ok());
+      EXPECT_EQ(wrong_row(store), "");
+    }
+  }
+}
+
+TEST_P(RowStoreTest, EveryFailingAllocationAtTheStartIsSaid) {
+  for (long n = 1;; ++n) {
+    const RowStoreOptions options = small_options();
+    options.fast->fail_nth_allocation(n);
+    auto store = RowStore::create(options);
+    options.fast->fail_nth_allocation(0);
+    if (store.ok()) break;
+    EXPECT_EQ(store.status().code(), Code::kExhausted);
+    EXPECT_EQ(options.fast->allocated_bytes(), 0u);
+    EXPECT_EQ(folder_.entries(), 0);
+  }
+}
+
+TEST_P(RowStoreTest, TheSlowTiersCapHoldsAtEveryStep) {
+  constexpr std::uint64_t kCap = 150000;
+  RowStoreOptions options = small_options();
+  options.slow = Arena::create(kCap);
+  options.file.budget = std::make_shared<ByteBudget>(kCap);
   RowStore store = made(options);
   Status status;
   while (status.ok()) {
     status = append_rows(store, 1, 10);
-    EXPECT_LE(options.slow->allocated_bytes(), 60000u);
+    EXPECT_LE(store.bytes().slow.allocated, kCap);
+    EXPECT_LE(options.file.budget->used(), kCap);
   }
   EXPECT_EQ(status.code(), Code::kExhausted);
   EXPECT_EQ(store.rows(1, 0), store.rows(1, 1));
+  EXPECT_GT(store.bytes().slow.live, kCap / 2);
+  EXPECT_EQ(wrong_row(store), "");
 }
 
 }  // namespace

@@ -66,6 +66,8 @@ class RowTier {
   virtual int rows(int layer, int kv_head) const = 0;
   virtual TierBytes bytes() const = 0;
   virtual MediumTraffic traffic() const = 0;
+  virtual std::string medium() const = 0;  // how it is reached: "io_uring, past the page cache"
+  virtual Status keep() = 0;               // closes the rows under the name they were to be kept by; kUsage: there is none
   virtual void list_state(const std::string& prefix, std::vector<StateBuffer>* out) const = 0;
 };
 

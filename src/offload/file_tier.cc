@@ -1,0 +1,342 @@
+#include "offload/file_tier.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace kvartet {
+namespace {
+
+constexpr std::size_t kWriteBytes = 131072;
+constexpr std::size_t kUnit = RowFile::kUnit;
+
+std::span<const std::uint32_t> sums_of(const Buffer& buffer) {
+  return {reinterpret_cast<const std::uint32_t*>(buffer.data()), buffer.size() / sizeof(std::uint32_t)};
+}
+
+std::size_t largest_page(std::span<const LayerRowShape> layers) {
+  std::size_t bytes = kUnit;
+  for (const LayerRowShape& layer : layers) bytes = std::max(bytes, page_bytes_for(layer.row_bytes));
+  return bytes;
+}
+
+PageReaderOptions reading_of(const FileTierOptions& options, std::span<const LayerRowShape> layers) {
+  PageReaderOptions reading = options.reading;
+  reading.extent_bytes = std::max(reading.extent_bytes / kUnit * kUnit, largest_page(layers));
+  return reading;
+}
+
+std::size_t write_buffer_bytes(std::span<const LayerRowShape> layers) { return std::max(kWriteBytes, largest_page(layers)); }
+
+}  // namespace
+
+std::size_t page_bytes_for(std::size_t row_bytes) { return (row_bytes + kUnit - 1) / kUnit * kUnit; }
+
+class FileTier::JobReads : public PendingReads {
+ public:
+  explicit JobReads(std::shared_ptr<ReadJob> job) : job_(std::move(job)) {}
+  ~JobReads() override { static_cast<void>(job_->wait().ok()); }
+  Status wait() override { return job_->wait(); }
+
+ private:
+  std::shared_ptr<ReadJob> job_;
+};
+
+FileTier::FileTier(std::vector<LayerRowShape> layers, std::shared_ptr<Arena> fast, const FileTierOptions& options)
+    : fast_(std::move(fast)), options_(options) {
+  options_.reading = reading_of(options, layers);
+  for (const LayerRowShape& shape : layers) {
+    layers_.push_back({shape, page_bytes_for(shape.row_bytes), rows_per_page(shape.row_bytes),
+                       std::vector<Head>(static_cast<std::size_t>(shape.kv_heads))});
+  }
+}
+
+namespace {
+
+RowFileOptions file_options(const FileTierOptions& options) {
+  return {.fs = options.fs == nullptr ? &FileSystem::real() : options.fs,
+          .directory = options.directory,
+          .keep_as = options.keep_as,
+          .budget = options.budget == nullptr ? std::make_shared<ByteBudget>() : options.budget,
+          .try_direct = options.try_direct && options.tier == Tier::kDisk};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<FileTier>> FileTier::create(std::vector<LayerRowShape> layers, std::shared_ptr<Arena> fast,
+                                                   const FileTierOptions& options) {
+  std::unique_ptr<FileTier> tier(new FileTier(std::move(layers), std::move(fast), options));
+  KV_ASSIGN(tier->file_, RowFile::create(file_options(options)));
+  KV_TRY(tier->open_reader());
+  return tier;
+}
+
+Result<std::unique_ptr<FileTier>> FileTier::open_kept(const std::string& path, std::shared_ptr<Arena> fast,
+                                                      const FileTierOptions& options) {
+  std::unique_ptr<FileTier> tier(new FileTier({}, std::move(fast), options));
+  std::string index;
+  KV_ASSIGN(tier->file_, RowFile::open(file_options(options), path, &index));
+  KV_TRY(tier->read_index(index));
+  tier->options_.reading = reading_of(options, tier->shapes());
+  KV_TRY(tier->open_reader());
+  return tier;
+}
+
+std::unique_ptr<RowTier> FileTier::fork() const {
+  std::unique_ptr<FileTier> other(new FileTier({}, fast_, options_));
+  other->options_.reading = options_.reading;
+  other->layers_ = layers_;
+  other->file_ = file_;
+  other->medium_ = medium_;
+  other->closed_ = closed_;
+  return other;
+}
+
+std::vector<LayerRowShape> FileTier::shapes() const {
+  std::vector<LayerRowShape> shapes;
+  for (const Layer& layer : layers_) shapes.push_back(layer.shape);
+  return shapes;
+}
+
+// What reads the file is decided here, and said in medium(): a slower way is never taken silently.
+Status FileTier::open_reader() {
+  if (options_.tier == Tier::kMmap) {
+    KV_ASSIGN(reader_, make_mmap_reader(file_->file()));
+    medium_ = "memory map";
+    return {};
+  }
+  const char* cache = file_->file().direct() ? "past the page cache" : "through the page cache";
+  std::string refused;
+  if (options_.reader == DiskReader::kUring) {
+    auto uring = make_uring_reader(file_->file(), *fast_, options_.reading);
+    if (uring.ok()) {
+      reader_ = std::move(uring).value();
+      medium_ = fmt::format("io_uring, {}", cache);
+      return {};
+    }
+    if (uring.status().code() != Code::kIo) return std::move(uring).status();
+    refused = fmt::format(" (no io_uring: {})", uring.status().message());
+  }
+  KV_ASSIGN(reader_, make_pread_reader(file_->file(), *fast_, options_.reading));
+  medium_ = fmt::format("pread on {} threads{}, {}", options_.reading.threads, refused, cache);
+  return {};
+}
+
+// A tail that is there and that no fork shares.
+Status FileTier::own_tail(const Layer& layer, Head& head) {
+  if (head.tail != nullptr && head.tail.use_count() == 1) return {};
+  KV_ASSIGN(Buffer tail, fast_->allocate(layer.page_bytes));
+  if (head.tail != nullptr) std::memcpy(tail.data(), head.tail->data(), tail.size());
+  head.tail = std::make_shared<Buffer>(std::move(tail));
+  return {};
+}
+
+Result<FileTier::StagedHead> FileTier::stage(const Layer& layer, Head& head, std::span<const std::byte> rows) {
+  StagedHead staged;
+  if (rows.empty()) return staged;
+  KV_TRY(own_tail(layer, head));
+  const int in_tail = head.rows - head.paged_rows;
+  const int total = in_tail + static_cast<int>(rows.size() / layer.shape.row_bytes);
+  const int pages = total / layer.page_rows;
+  if (pages == 0) return staged;
+  staged.run.first_page = head.paged_rows / layer.page_rows;
+  staged.run.pages = pages;
+  KV_ASSIGN(Buffer sums, fast_->allocate(static_cast<std::size_t>(pages) * sizeof(std::uint32_t)));
+  staged.run.sums = std::make_shared<Buffer>(std::move(sums));
+  KV_ASSIGN(staged.run.place, file_->allocate(static_cast<std::size_t>(pages) * layer.page_bytes));
+  staged.run.offset = staged.run.place->offset();
+  KV_TRY(write_run(layer, head, staged.run, rows));
+  return staged;
+}
+
+// The run's pages, first from the tail, then from `rows`; as few writes as the buffer allows.
+Status FileTier::write_run(const Layer& layer, const Head& head, const Run& run, std::span<const std::byte> rows) {
+  if (write_buffer_.bytes().empty()) {
+    KV_ASSIGN(write_buffer_, PageBuffer::create(*fast_, write_buffer_bytes(shapes())));
+  }
+  const std::size_t used = static_cast<std::size_t>(layer.page_rows) * layer.shape.row_bytes;
+  std::span<const std::byte> tail;
+  if (head.tail != nullptr)
+    tail = head.tail->bytes().first(static_cast<std::size_t>(head.rows - head.paged_rows) * layer.shape.row_bytes);
+  auto* sums = reinterpret_cast<std::uint32_t*>(run.sums->data());
+  const std::size_t pages_at_once = write_buffer_.bytes().size() / layer.page_bytes;
+  for (std::size_t first = 0; first < static_cast<std::size_t>(run.pages); first += pages_at_once) {
+    const std::size_t count = std::min(pages_at_once, static_cast<std::size_t>(run.pages) - first);
+    const std::span<std::byte> batch = write_buffer_.bytes().first(count * layer.page_bytes);
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::span<std::byte> page = batch.subspan(i * layer.page_bytes, layer.page_bytes);
+      const std::size_t from_tail = std::min(tail.size(), used);
+      const std::size_t from_rows = std::min(rows.size(), used - from_tail);
+      if (from_tail != 0) std::memcpy(page.data(), tail.data(), from_tail);
+      if (from_rows != 0) std::memcpy(page.data() + from_tail, rows.data(), from_rows);
+      const std::size_t filled = from_tail + from_rows;
+      std::memset(page.data() + filled, 0, page.size() - filled);
+      tail = tail.subspan(from_tail);
+      rows = rows.subspan(from_rows);
+      sums[first + i] = page_checksum(page);
+    }
+    KV_TRY(file_->write(run.offset + first * layer.page_bytes, batch));
+    traffic_.bytes_written += batch.size();
+  }
+  return {};
+}
+
+void FileTier::commit(const Layer& layer, Head& head, StagedHead staged, std::span<const std::byte> rows) {
+  if (rows.empty()) return;
+  const std::size_t row_bytes = layer.shape.row_bytes;
+  const auto in_tail = static_cast<std::size_t>(head.rows - head.paged_rows);
+  head.rows += static_cast<int>(rows.size() / row_bytes);
+  if (staged.run.pages == 0) {
+    std::memcpy(head.tail->data() + in_tail * row_bytes, rows.data(), rows.size());
+    return;
+  }
+  head.paged_rows += staged.run.pages * layer.page_rows;
+  head.runs.push_back(std::move(staged.run));
+  const std::size_t left = static_cast<std::size_t>(head.rows - head.paged_rows) * row_bytes;
+  if (left != 0) std::memcpy(head.tail->data(), rows.data() + rows.size() - left, left);
+}
+
+Status FileTier::append(int layer_index, std::span<const std::span<const std::byte>> rows_by_head) {
+  if (closed_) return usage_error(fmt::format("'{}' is a kept file of rows and takes no more of them", file_->path()));
+  Layer& layer = layers_[static_cast<std::size_t>(layer_index)];
+  std::vector<StagedHead> staged;
+  for (std::size_t h = 0; h < rows_by_head.size(); ++h) {
+    KV_ASSIGN(StagedHead head, stage(layer, layer.heads[h], rows_by_head[h]));
+    staged.push_back(std::move(head));
+  }
+  for (std::size_t h = 0; h < rows_by_head.size(); ++h) commit(layer, layer.heads[h], std::move(staged[h]), rows_by_head[h]);
+  return {};
+}
+
+// Which pages to read, neighbours together, and where in them the rows are. Rows of a tail are copied at once.
+std::shared_ptr<ReadJob> FileTier::plan(int layer_index, std::span<const RowRead> reads) const {
+  const Layer& layer = layers_[static_cast<std::size_t>(layer_index)];
+  const std::size_t row_bytes = layer.shape.row_bytes;
+  const std::size_t longest = options_.tier == Tier::kMmap ? layer.page_bytes : options_.reading.extent_bytes;
+  auto job = std::make_shared<ReadJob>();
+  job->page_bytes = layer.page_bytes;
+  job->row_bytes = row_bytes;
+  job->path = file_->path();
+  job->place = fmt::format("layer {}", layer_index);
+  job->pieces.reserve(reads.size());
+  const Run* run = nullptr;
+  int run_head = -1;
+  std::uint64_t last_page = 0;  // offset of the page read last; 0 is never one
+  for (const RowRead& read : reads) {
+    const Head& head = layer.heads[static_cast<std::size_t>(read.kv_head)];
+    if (read.row >= head.paged_rows) {
+      std::memcpy(read.out, head.tail->data() + static_cast<std::size_t>(read.row - head.paged_rows) * row_bytes, row_bytes);
+      continue;
+    }
+    const int page = read.row / layer.page_rows;
+    if (run_head != read.kv_head || page < run->first_page || page >= run->first_page + run->pages) {
+      const auto after = std::upper_bound(head.runs.begin(), head.runs.end(), page,
+                                          [](int p, const Run& candidate) { return p < candidate.first_page; });
+      run = &*std::prev(after);
+      run_head = read.kv_head;
+    }
+    const auto in_run = static_cast<std::size_t>(page - run->first_page);
+    const std::uint64_t offset = run->offset + in_run * layer.page_bytes;
+    if (offset != last_page) {
+      const bool neighbour = !job->extents.empty() && offset == job->extents.back().offset + job->extents.back().bytes &&
+                             job->extents.back().bytes + layer.page_bytes <= longest;
+      if (!neighbour) {
+        job->extents.push_back(
+            {offset, 0, static_cast<std::uint32_t>(job->pieces.size()), 0, static_cast<std::uint32_t>(job->sums.size())});
+      }
+      job->extents.back().bytes += static_cast<std::uint32_t>(layer.page_bytes);
+      job->sums.push_back(sums_of(*run->sums)[in_run]);
+      last_page = offset;
+    }
+    const std::size_t at = offset - job->extents.back().offset + static_cast<std::size_t>(read.row % layer.page_rows) * row_bytes;
+    job->pieces.push_back({static_cast<std::uint32_t>(at), read.out});
+    ++job->extents.back().pieces;
+  }
+  return job;
+}
+
+Result<std::unique_ptr<PendingReads>> FileTier::begin_read(int layer, std::span<const RowRead> reads) {
+  if (reader_ == nullptr) KV_TRY(open_reader());
+  std::shared_ptr<ReadJob> job = plan(layer, reads);
+  traffic_.reads += job->extents.size();
+  traffic_.bytes_read += job->bytes();
+  if (!job->extents.empty()) reader_->start(job);
+  return std::unique_ptr<PendingReads>(std::make_unique<JobReads>(std::move(job)));
+}
+
+TierBytes FileTier::bytes() const {
+  TierBytes total;
+  total.slow.allocated += kUnit;  // the header
+  for (const Layer& layer : layers_) {
+    for (const Head& head : layer.heads) {
+      total.slow.live += static_cast<std::size_t>(head.paged_rows) * layer.shape.row_bytes;
+      total.fast.live += static_cast<std::size_t>(head.rows - head.paged_rows) * layer.shape.row_bytes;
+      if (head.tail != nullptr) total.fast.allocated += head.tail->size();
+      for (const Run& run : head.runs) {
+        total.slow.allocated += static_cast<std::size_t>(run.pages) * layer.page_bytes;
+        total.fast.allocated += run.sums->size();
+      }
+    }
+  }
+  total.fast.allocated += write_buffer_.allocated();
+  if (reader_ != nullptr) total.fast.allocated += reader_->allocated_bytes();
+  return total;
+}
+
+TierBytes FileTier::predict(std::span<const LayerRowShape> layers, const FileTierOptions& options, int rows) {
+  TierBytes total;
+  total.slow.allocated = kUnit;
+  bool writes = false;
+  for (const LayerRowShape& shape : layers) {
+    const auto heads = static_cast<std::size_t>(shape.kv_heads);
+    const auto pages = static_cast<std::size_t>(rows / rows_per_page(shape.row_bytes));
+    const auto in_tail = static_cast<std::size_t>(rows % rows_per_page(shape.row_bytes));
+    const std::size_t page_bytes = page_bytes_for(shape.row_bytes);
+    total.slow.live += heads * (static_cast<std::size_t>(rows) - in_tail) * shape.row_bytes;
+    total.slow.allocated += heads * pages * page_bytes;
+    total.fast.live += heads * in_tail * shape.row_bytes;
+    total.fast.allocated += heads * ((rows > 0 ? page_bytes : 0) + pages * sizeof(std::uint32_t));
+    writes = writes || pages > 0;
+  }
+  if (writes) total.fast.allocated += PageBuffer::allocation(write_buffer_bytes(layers));
+  if (options.tier == Tier::kDisk) {
+    const PageReaderOptions reading = reading_of(options, layers);
+    const int slots = options.reader == DiskReader::kUring ? reading.queue_depth : reading.threads;
+    total.fast.allocated += PageBuffer::allocation(reading.extent_bytes * static_cast<std::size_t>(slots));
+  }
+  return total;
+}
+
+void FileTier::list_state(const std::string& prefix, std::vector<StateBuffer>* out) const {
+  out->push_back({.name = prefix + "row file header", .tier = options_.tier, .bytes = {0, kUnit}});
+  const auto memory = [&](std::string name, ByteAccount bytes, const std::byte* data) {
+    out->push_back({.name = std::move(name), .tier = Tier::kRam, .bytes = bytes, .data = data});
+  };
+  for (std::size_t l = 0; l < layers_.size(); ++l) {
+    const Layer& layer = layers_[l];
+    for (std::size_t h = 0; h < layer.heads.size(); ++h) {
+      const Head& head = layer.heads[h];
+      const std::string place = fmt::format("{}layer {} head {} slow rows", prefix, l, h);
+      for (std::size_t r = 0; r < head.runs.size(); ++r) {
+        const Run& run = head.runs[r];
+        const int rows = std::min(run.pages * layer.page_rows, head.paged_rows - run.first_page * layer.page_rows);
+        out->push_back({.name = fmt::format("{} run {}", place, r),
+                        .tier = options_.tier,
+                        .bytes = {static_cast<std::size_t>(rows) * layer.shape.row_bytes,
+                                  static_cast<std::size_t>(run.pages) * layer.page_bytes}});
+        memory(fmt::format("{} run {} checksums", place, r), {0, run.sums->size()}, run.sums->data());
+      }
+      if (head.tail == nullptr) continue;
+      const std::size_t live = static_cast<std::size_t>(head.rows - head.paged_rows) * layer.shape.row_bytes;
+      memory(place + " unfinished page", {live, head.tail->size()}, head.tail->data());
+    }
+  }
+  if (write_buffer_.allocated() != 0) memory(prefix + "row file write buffer", {0, write_buffer_.allocated()}, nullptr);
+  if (reader_ != nullptr && reader_->allocated_bytes() != 0) {
+    memory(prefix + "row file read buffers", {0, reader_->allocated_bytes()}, nullptr);
+  }
+}
+
+}  // namespace kvartet

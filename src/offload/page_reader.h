@@ -1,0 +1,84 @@
+// Reads pages of a row file, checks them, and copies the rows asked for out of them.
+//
+// Three ways: io_uring with one thread that keeps the disk busy, pread on a few threads (where io_uring is not allowed or
+// the file has no descriptor), and a memory map. Whatever the way, a page whose checksum is wrong gives an error and no row.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/arena.h"
+#include "core/file_system.h"
+#include "core/status.h"
+
+namespace kvartet {
+
+// A row within an extent.
+struct PagePiece {
+  std::uint32_t at = 0;  // bytes from the start of the extent
+  std::byte* out = nullptr;
+};
+
+// Neighbouring pages that are read with one request.
+struct PageExtent {
+  std::uint64_t offset = 0;
+  std::uint32_t bytes = 0;
+  std::uint32_t first_piece = 0;
+  std::uint32_t pieces = 0;
+  std::uint32_t first_sum = 0;  // one checksum per page
+};
+
+std::uint32_t page_checksum(std::span<const std::byte> page);
+
+// What one fetch of one layer needs of a file. Waited for by one thread, worked on by others.
+class ReadJob {
+ public:
+  std::size_t page_bytes = 0;
+  std::size_t row_bytes = 0;
+  std::string path;   // for messages
+  std::string place;  // "layer 3"
+  std::vector<PageExtent> extents;
+  std::vector<PagePiece> pieces;
+  std::vector<std::uint32_t> sums;
+
+  // Checks the pages of extent `i`, read to `data`, and copies its rows out.
+  Status deliver(std::size_t i, std::span<const std::byte> data) const;
+  Status damaged(std::uint64_t page_offset) const;
+  std::uint64_t bytes() const;
+
+  void finish_extent(std::size_t i, Status status);
+  Status wait();  // the error of the first extent that has one
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable all_done_;
+  std::size_t done_ = 0;
+  std::size_t failed_extent_ = 0;
+  Status status_;
+};
+
+class PageReader {
+ public:
+  virtual ~PageReader() = default;  // no job may be under way
+  virtual void start(std::shared_ptr<ReadJob> job) = 0;
+  virtual std::size_t allocated_bytes() const = 0;  // from the fast arena
+};
+
+struct PageReaderOptions {
+  std::size_t extent_bytes = 16384;  // the longest request; at least a page
+  int queue_depth = 128;             // io_uring: requests under way
+  int threads = 4;                   // pread
+};
+
+// kIo: the system does not offer io_uring (too old, forbidden); kExhausted: no memory.
+Result<std::unique_ptr<PageReader>> make_uring_reader(RandomAccessFile& file, Arena& arena, const PageReaderOptions& options);
+Result<std::unique_ptr<PageReader>> make_pread_reader(RandomAccessFile& file, Arena& arena, const PageReaderOptions& options);
+Result<std::unique_ptr<PageReader>> make_mmap_reader(RandomAccessFile& file);
+
+}  // namespace kvartet
