@@ -393,7 +393,7 @@ TEST_P(FileTierTest, TwoStoresOnAFileSystemThatFills) {
     ASSERT_TRUE(append_rows(second, 1, 400).ok());
     Status status;
     while (status.ok() && first.rows(1, 0) < 100000) status = append_rows(first, 1, 160);
-    EXPECT_EQ(status.code(), Code::kExhausted);
+    EXPECT_EQ(status.code(), Code::kIo);
     EXPECT_NE(status.message().find(mount_point.path()), std::string::npos) << status.message();
     EXPECT_EQ(wrong_row(first), "");
     EXPECT_EQ(wrong_row(second), "");

@@ -43,6 +43,12 @@ std::string name_of(const RowFileOptions& options) {
   return options.directory.empty() ? name : options.directory + "/" + name;
 }
 
+// A disk that is full under a running sequence counts as the system's refusal (exit 5), unlike a cap that the user set (exit 4).
+Status disk_status(Status status) {
+  if (status.code() != Code::kExhausted) return status;
+  return io_error(status.message());
+}
+
 template <typename Header>
 std::uint64_t checksum_of(const Header& header) {
   return XXH3_64bits(&header, offsetof(Header, checksum));
@@ -138,7 +144,7 @@ Result<std::shared_ptr<PageRun>> RowFile::allocate(std::uint64_t bytes) {
     if (status.ok()) {
       charged_ += bytes;
       status = announce(offset + bytes);
-      if (status.ok()) status = file_->reserve(offset, bytes);
+      if (status.ok()) status = disk_status(file_->reserve(offset, bytes));
       if (!status.ok()) {
         options_.budget->release(bytes);
         charged_ -= bytes;
@@ -170,7 +176,9 @@ void RowFile::release(std::uint64_t offset, std::uint64_t bytes) {
   free_.emplace(offset, bytes);
 }
 
-Status RowFile::write(std::uint64_t offset, std::span<const std::byte> pages) { return file_->write_at(offset, pages); }
+Status RowFile::write(std::uint64_t offset, std::span<const std::byte> pages) {
+  return disk_status(file_->write_at(offset, pages));
+}
 
 // Only a file with a name can outlive its process, so only there the header must say beforehand how large it may become.
 Status RowFile::announce(std::uint64_t end) {
@@ -193,7 +201,7 @@ Status RowFile::write_unaligned(std::uint64_t offset, std::string_view bytes) {
   const std::shared_ptr<Arena> arena = Arena::create();
   KV_ASSIGN(const PageBuffer pages, PageBuffer::create(*arena, rounded_up(bytes.size(), kUnit)));
   std::memcpy(pages.bytes().data(), bytes.data(), bytes.size());
-  return file_->write_at(offset, pages.bytes());
+  return disk_status(file_->write_at(offset, pages.bytes()));
 }
 
 // Order matters: everything is durable before the header says so, and the header before the name.

@@ -55,7 +55,7 @@ class RowFile : public std::enable_shared_from_this<RowFile> {
   static Result<std::shared_ptr<RowFile>> open(const RowFileOptions& options, const std::string& path, std::string* index);
   ~RowFile();
 
-  // `bytes` is a multiple of kUnit. kExhausted: the budget or the disk; nothing has changed then.
+  // `bytes` is a multiple of kUnit. kExhausted: the budget; kIo: the disk is full, or refuses; nothing has changed then.
   Result<std::shared_ptr<PageRun>> allocate(std::uint64_t bytes);
   Status write(std::uint64_t offset, std::span<const std::byte> pages);  // whole units
 

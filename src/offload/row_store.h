@@ -83,7 +83,7 @@ class RowStore {
   RowStore fork() const;
 
   // rows_by_head[h]: whole rows for KV head h of the layer, one behind the other, possibly none; counts may differ.
-  // All or nothing: on failure the layer has the rows it had. kExhausted: a cap, memory or disk space; kIo.
+  // All or nothing: on failure the layer has the rows it had. kExhausted: a cap or memory; kIo: the disk.
   Status append(int layer, std::span<const std::span<const std::byte>> rows_by_head);
 
   // Heads in any order, each at most once. `out` may be read after wait() returned ok, and must stay valid until then.
