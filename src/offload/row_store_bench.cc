@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <vector>
 
+#include "core/check.h"
 #include "core/clock.h"
 #include "offload/row_store.h"
 
@@ -86,11 +87,11 @@ Bench make_bench(Tier tier, double cache_share, DiskReader reader, bool direct, 
   options.file.reading.queue_depth = depth;
   options.file.reading.threads = threads;
   auto store = RowStore::create(options);
-  if (!store.ok()) std::abort();
+  KV_CHECK(store.ok());
   const std::vector<std::byte> rows(kRows * kRowBytes, std::byte{1});
   const std::vector<std::span<const std::byte>> heads(kHeads, rows);
   for (int layer = 0; layer < kLayers; ++layer) {
-    if (!store->append(layer, heads).ok()) std::abort();
+    KV_CHECK(store->append(layer, heads).ok());
   }
   return {std::move(store).value()};
 }
@@ -117,7 +118,7 @@ void fetch_steps(benchmark::State& state, Bench bench, double repeat) {
     state.ResumeTiming();
     for (int layer = 0; layer < kLayers; ++layer) {
       const auto heads = bench.fetches(trace, layer);
-      if (!bench.store.fetch(layer, heads).ok()) std::abort();
+      KV_CHECK(bench.store.fetch(layer, heads).ok());
     }
   }
   report(state, bench);
@@ -156,7 +157,7 @@ void BM_DiskOverlap(benchmark::State& state) {
     state.ResumeTiming();
     auto ticket = bench.store.begin_fetch(0, bench.fetches(trace, 0));
     for (int layer = 0; layer < kLayers; ++layer) {
-      if (!ticket.ok() || !bench.store.wait(std::move(ticket).value()).ok()) std::abort();
+      KV_CHECK(ticket.ok() && bench.store.wait(std::move(ticket).value()).ok());
       if (!ahead) computed();
       if (layer + 1 < kLayers) ticket = bench.store.begin_fetch(layer + 1, bench.fetches(trace, layer + 1));
       if (ahead) computed();

@@ -163,7 +163,9 @@ TEST_P(RowStoreTest, TheRowCacheChangesTrafficAndNothingElse) {
         EXPECT_EQ(after.bytes_fetched_this_step, 0u);
       }
       EXPECT_EQ(store.bytes().fast.allocated, options.fast->allocated_bytes());
-      if (step % 2 == 1) ASSERT_TRUE(append_rows(store, 1, 1).ok());  // between two pairs of equal selections
+      if (step % 2 == 1) {  // between two pairs of equal selections
+        ASSERT_TRUE(append_rows(store, 1, 1).ok());
+      }
     }
   }
 }
