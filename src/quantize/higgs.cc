@@ -1,0 +1,315 @@
+#include "quantize/higgs.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "core/bfloat16.h"
+#include "core/check.h"
+#include "core/rng.h"
+#include "quantize/higgs_grid_data.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "quantize/higgs.cc"
+#include "simd/dispatch.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kvartet::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// The lane of the largest score, the lowest index among equals.
+template <class D, class DI>
+HWY_INLINE std::uint8_t first_largest(D d, DI di, hn::Vec<D> best, hn::Vec<DI> index) {
+  alignas(64) float values[hn::MaxLanes(D())];
+  alignas(64) std::int32_t indices[hn::MaxLanes(D())];
+  hn::Store(best, d, values);
+  hn::Store(index, di, indices);
+  std::size_t winner = 0;
+  for (std::size_t i = 1; i < hn::Lanes(d); ++i) {
+    if (values[i] > values[winner] || (values[i] == values[winner] && indices[i] < indices[winner])) winner = i;
+  }
+  return static_cast<std::uint8_t>(indices[winner]);
+}
+
+// Four blocks at a time: they share the loads of the grid and hide each other's latency.
+template <int kP, int kBlocks>
+HWY_INLINE void snap_blocks(const GridLanes& grid, const float* HWY_RESTRICT y, std::uint8_t* HWY_RESTRICT codes) {
+  const hn::CappedTag<float, 8> d;
+  const hn::RebindToSigned<decltype(d)> di;
+  using V = hn::Vec<decltype(d)>;
+  using I = hn::Vec<decltype(di)>;
+  V best[kBlocks];
+  I where[kBlocks];
+  for (int b = 0; b < kBlocks; ++b) {
+    best[b] = hn::Set(d, -1e38F);
+    where[b] = hn::Zero(di);
+  }
+  I index = hn::Iota(di, 0);
+  const I step = hn::Set(di, static_cast<std::int32_t>(hn::Lanes(d)));
+  for (std::size_t j = 0; j < grid.padded; j += hn::Lanes(d)) {
+    V score[kBlocks];
+    const V offset = hn::Neg(hn::LoadU(d, grid.offset + j));
+    for (int b = 0; b < kBlocks; ++b) score[b] = offset;
+    for (int k = 0; k < kP; ++k) {
+      const V points = hn::LoadU(d, grid.points + static_cast<std::size_t>(k) * grid.padded + j);
+      for (int b = 0; b < kBlocks; ++b) score[b] = hn::MulAdd(hn::Set(d, y[b * kP + k]), points, score[b]);
+    }
+    for (int b = 0; b < kBlocks; ++b) {
+      const auto larger = hn::Gt(score[b], best[b]);
+      best[b] = hn::IfThenElse(larger, score[b], best[b]);
+      where[b] = hn::IfThenElse(hn::RebindMask(di, larger), index, where[b]);
+    }
+    index = hn::Add(index, step);
+  }
+  for (int b = 0; b < kBlocks; ++b) codes[b] = first_largest(d, di, best[b], where[b]);
+}
+
+template <int kP>
+HWY_INLINE void snap_all(const GridLanes& grid, const float* HWY_RESTRICT y, std::size_t count, std::uint8_t* HWY_RESTRICT codes) {
+  std::size_t i = 0;
+  for (; i + 4 <= count; i += 4) snap_blocks<kP, 4>(grid, y + i * kP, codes + i);
+  for (; i < count; ++i) snap_blocks<kP, 1>(grid, y + i * kP, codes + i);
+}
+
+void snap_to_grid(const GridLanes& grid, int p, const float* y, std::size_t count, std::uint8_t* codes) {
+  switch (p) {
+    case 1: return snap_all<1>(grid, y, count, codes);
+    case 2: return snap_all<2>(grid, y, count, codes);
+    case 4: return snap_all<4>(grid, y, count, codes);
+    case 8: return snap_all<8>(grid, y, count, codes);
+    default: return snap_all<16>(grid, y, count, codes);
+  }
+}
+
+void hadamard(float* HWY_RESTRICT x, std::size_t n) {
+  std::size_t half = 1;
+  for (; half < 8 && half < n; half *= 2) {
+    for (std::size_t i = 0; i < n; i += 2 * half) {
+      for (std::size_t j = i; j < i + half; ++j) {
+        const float a = x[j];
+        const float b = x[j + half];
+        x[j] = a + b;
+        x[j + half] = a - b;
+      }
+    }
+  }
+  const hn::CappedTag<float, 8> d;
+  for (; half < n; half *= 2) {
+    for (std::size_t i = 0; i < n; i += 2 * half) {
+      for (std::size_t j = i; j < i + half; j += hn::Lanes(d)) {
+        const auto a = hn::LoadU(d, x + j);
+        const auto b = hn::LoadU(d, x + j + half);
+        hn::StoreU(hn::Add(a, b), d, x + j);
+        hn::StoreU(hn::Sub(a, b), d, x + j + half);
+      }
+    }
+  }
+}
+
+void fill_lut(const GridLanes& grid, int p, int n, const float* const* q, std::size_t subs, float* HWY_RESTRICT tables) {
+  const hn::CappedTag<float, 8> d;
+  alignas(64) float rows[4][256 + 16];
+  for (std::size_t sub = 0; sub < subs; ++sub) {
+    for (std::size_t j = 0; j < grid.padded; j += hn::Lanes(d)) {
+      for (int h = 0; h < 4; ++h) {
+        auto sum = hn::Zero(d);
+        for (int k = 0; k < p; ++k) {
+          const auto point = hn::LoadU(d, grid.points + static_cast<std::size_t>(k) * grid.padded + j);
+          sum = hn::MulAdd(hn::Set(d, q[h][sub * static_cast<std::size_t>(p) + static_cast<std::size_t>(k)]), point, sum);
+        }
+        hn::StoreU(sum, d, rows[h] + j);
+      }
+    }
+    float* const table = tables + sub * static_cast<std::size_t>(n) * 4;
+    for (int code = 0; code < n; ++code) {
+      for (int h = 0; h < 4; ++h) table[code * 4 + h] = rows[h][code];
+    }
+  }
+}
+
+HWY_INLINE float read_scale(const std::byte* from) {
+  std::uint16_t bits = 0;
+  std::memcpy(&bits, from, sizeof(bits));
+  const std::uint32_t wide = static_cast<std::uint32_t>(bits) << 16;
+  float scale = 0;
+  std::memcpy(&scale, &wide, sizeof(scale));
+  return scale;
+}
+
+// The sum of a row's table entries for four queries. Two chains of additions, since the loads are faster than one.
+HWY_INLINE hn::Vec<hn::FixedTag<float, 4>> lut_row(const std::uint8_t* HWY_RESTRICT codes, std::size_t subs, const float* HWY_RESTRICT tables,
+                                                   std::size_t table_floats) {
+  const hn::FixedTag<float, 4> d;
+  auto even = hn::Zero(d);
+  auto odd = hn::Zero(d);
+  std::size_t sub = 0;
+  for (; sub + 8 <= subs; sub += 8) {
+    std::uint64_t eight = 0;
+    std::memcpy(&eight, codes + sub, sizeof(eight));
+    const float* table = tables + sub * table_floats;
+    for (int i = 0; i < 8; i += 2) {
+      even = hn::Add(even, hn::LoadU(d, table + (eight & 0xffU) * 4));
+      odd = hn::Add(odd, hn::LoadU(d, table + table_floats + ((eight >> 8) & 0xffU) * 4));
+      eight >>= 16;
+      table += 2 * table_floats;
+    }
+  }
+  for (; sub < subs; ++sub) even = hn::Add(even, hn::LoadU(d, tables + sub * table_floats + static_cast<std::size_t>(codes[sub]) * 4));
+  return hn::Add(even, odd);
+}
+
+void lut_score(const LutScoreArgs& args) {
+  const hn::FixedTag<float, 4> d;
+  for (std::size_t i = 0; i < args.count; ++i) {
+    const std::byte* const row = args.rows + i * args.row_bytes;
+    const auto sum = lut_row(reinterpret_cast<const std::uint8_t*>(row), args.subs, args.tables, args.points * 4);
+    alignas(16) float four[4];
+    hn::Store(hn::Mul(sum, hn::Set(d, read_scale(row + args.subs))), d, four);
+    for (std::size_t h = 0; h < 4; ++h) args.logits[h * args.stride + i] = four[h];
+  }
+}
+
+}  // namespace kvartet::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace kvartet {
+
+HWY_EXPORT(snap_to_grid);
+HWY_EXPORT(hadamard);
+HWY_EXPORT(fill_lut);
+HWY_EXPORT(lut_score);
+
+namespace {
+
+constexpr std::size_t kPadding = 8;  // floats of the widest vector used
+constexpr float kNeverNearest = 1e37F;
+
+std::size_t size_of(int n) { return static_cast<std::size_t>(n); }
+
+std::vector<HiggsGrid> shipped_grids() {
+  std::vector<HiggsGrid> grids;
+  for (const HiggsGridData& data : higgs_grid_data()) {
+    std::vector<float> points(data.points.size());
+    for (std::size_t i = 0; i < points.size(); ++i) points[i] = static_cast<float>(data.points[i]) / kHiggsGridUnit;
+    grids.emplace_back(data.p, MatView<const float>(points.data(), points.size() / size_of(data.p), size_of(data.p)));
+  }
+  return grids;
+}
+
+}  // namespace
+
+std::span<const HiggsGrid> HiggsGrid::all() {
+  static const std::vector<HiggsGrid> kGrids = shipped_grids();
+  return kGrids;
+}
+
+Result<const HiggsGrid*> HiggsGrid::find(int p, int n) {
+  std::string known;
+  for (const HiggsGrid& grid : all()) {
+    if (grid.p() == p && grid.n() == n) return &grid;
+    known += fmt::format("{}({},{})", known.empty() ? "" : " ", grid.p(), grid.n());
+  }
+  return usage_error(fmt::format("there is no HIGGS grid of {} points in {} dimensions; there are {}", n, p, known));
+}
+
+HiggsGrid::HiggsGrid(int p, MatView<const float> points)
+    : p_(p), n_(static_cast<int>(points.rows)), padded_((points.rows + kPadding - 1) / kPadding * kPadding) {
+  KV_CHECK(n_ >= 1 && n_ <= 256 && points.cols == size_of(p));
+  KV_CHECK(p == 1 || p == 2 || p == 4 || p == 8 || p == 16);
+  lanes_.assign(size_of(p) * padded_, 0.0F);
+  offset_.assign(padded_, kNeverNearest);
+  for (std::size_t i = 0; i < points.rows; ++i) {
+    float norm = 0;
+    for (std::size_t k = 0; k < points.cols; ++k) {
+      lanes_[k * padded_ + i] = points.row(i)[k];
+      norm += points.row(i)[k] * points.row(i)[k];
+    }
+    offset_[i] = norm / 2;
+  }
+}
+
+void HiggsGrid::snap(const float* y, std::size_t count, std::uint8_t* codes) const {
+  SIMD_CHOOSE(snap_to_grid)({lanes_.data(), offset_.data(), padded_}, p_, y, count, codes);
+}
+
+void HiggsGrid::fill_tables(MatView<const float> q, std::size_t subs, float* tables) const {
+  KV_CHECK(q.rows == 4 && q.cols == subs * size_of(p_));
+  const float* const rows[4] = {q.row(0), q.row(1), q.row(2), q.row(3)};
+  SIMD_CHOOSE(fill_lut)({lanes_.data(), offset_.data(), padded_}, p_, n_, rows, subs, tables);
+}
+
+void hadamard_transform(std::span<float> x) {
+  KV_CHECK(std::has_single_bit(x.size()));
+  SIMD_CHOOSE(hadamard)(x.data(), x.size());
+}
+
+HiggsCodec::HiggsCodec(const HiggsGrid* grid, int dim, int group, HiggsSigns signs, std::uint64_t seed)
+    : grid_(grid),
+      dim_(dim),
+      group_(group),
+      groups_((size_of(dim) + size_of(group) - 1) / size_of(group)),
+      blocks_((size_of(group) + size_of(grid->p()) - 1) / size_of(grid->p())) {
+  KV_CHECK(dim > 0 && std::has_single_bit(size_of(group)));
+  if (signs == HiggsSigns::kNone) return;
+  const Rng rng(seed);
+  for (int i = 0; i < dim; ++i) signs_.push_back((rng.at(size_of(i)) >> 63) != 0 ? -1.0F : 1.0F);
+}
+
+void HiggsCodec::encode(const float* x, std::uint8_t* codes, std::uint16_t* scales) const {
+  const std::size_t group = size_of(group_);
+  const std::size_t padded = blocks_ * size_of(grid_->p());
+  std::vector<float> y(std::max(group, padded));
+  for (std::size_t g = 0; g < groups_; ++g) {
+    const std::size_t begin = g * group;
+    const std::size_t here = std::min(group, size_of(dim_) - begin);
+    double squares = 0;
+    for (std::size_t i = 0; i < here; ++i) {
+      y[i] = signs_.empty() ? x[begin + i] : x[begin + i] * signs_[begin + i];
+      squares += static_cast<double>(y[i]) * y[i];
+    }
+    std::fill(y.begin() + static_cast<std::ptrdiff_t>(here), y.end(), 0.0F);
+    const auto norm = static_cast<float>(std::sqrt(squares));
+    scales[g] = bf16_from_float(norm);
+    if (scales[g] == 0) {
+      std::fill_n(codes + g * blocks_, blocks_, std::uint8_t{0});
+      continue;
+    }
+    for (std::size_t i = 0; i < here; ++i) y[i] /= norm;
+    hadamard_transform({y.data(), group});
+    grid_->snap(y.data(), blocks_, codes + g * blocks_);
+  }
+}
+
+void HiggsCodec::decode(const std::uint8_t* codes, const std::uint16_t* scales, float* x) const {
+  const std::size_t group = size_of(group_);
+  const int p = grid_->p();
+  std::vector<float> y(std::max(group, blocks_ * size_of(p)));
+  for (std::size_t g = 0; g < groups_; ++g) {
+    const float scale = float_from_bf16(scales[g]) / static_cast<float>(group_);
+    for (std::size_t b = 0; b < blocks_; ++b) {
+      for (int k = 0; k < p; ++k) y[b * size_of(p) + size_of(k)] = scale * grid_->point(codes[g * blocks_ + b], k);
+    }
+    hadamard_transform({y.data(), group});
+    const std::size_t begin = g * group;
+    for (std::size_t i = 0; i < std::min(group, size_of(dim_) - begin); ++i) {
+      x[begin + i] = signs_.empty() ? y[i] : y[i] * signs_[begin + i];
+    }
+  }
+}
+
+void HiggsCodec::turn_query(float* q) const {
+  KV_CHECK(groups_ == 1 && dim_ == group_);
+  for (std::size_t i = 0; i < signs_.size(); ++i) q[i] *= signs_[i];
+  hadamard_transform({q, size_of(group_)});
+  for (std::size_t i = 0; i < size_of(group_); ++i) q[i] /= static_cast<float>(group_);
+}
+
+void score_by_table(const LutScoreArgs& args) { SIMD_CHOOSE(lut_score)(args); }
+
+}  // namespace kvartet
+#endif

@@ -1,0 +1,2 @@
+#include "quantize/higgs_grid_data.h"
+namespace kvartet { std::span<const HiggsGridData> higgs_grid_data() { return {}; } }
