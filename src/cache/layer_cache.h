@@ -57,6 +57,7 @@ class LayerCache {
     std::span<const MatView<const float>> keys;  // [kv_heads]
     std::span<const MatView<const float>> values;
     const LayerScores* scores = nullptr;
+    const Arrival* arrival = nullptr;  // decided already by who offloads the rest; null: the spec decides
   };
   // A prompt: rows are chosen, appended and sealed at once. On failure the layer is as it was.
   Status seal(Arena& arena, const NewTokens& tokens, int threads);

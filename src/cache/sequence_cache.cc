@@ -1,11 +1,14 @@
 #include "cache/sequence_cache.h"
 
 #include <algorithm>
+#include <numeric>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "cache/layer_cache.h"
+#include "cache/offload_cache.h"
 #include "cache/retention.h"
 #include "core/check.h"
 
@@ -58,6 +61,7 @@ struct SequenceCache::Impl {
   CacheOptions options;
   FormatsList formats;  // one per layer
   std::vector<LayerCache> layers;
+  std::optional<OffloadCache> offload;
   int next_position = 0;
   Status broken;  // the failure that left layers out of step; ok: none
   // The rows of the running call, one matrix per KV head.
@@ -100,10 +104,21 @@ Result<SequenceCache> SequenceCache::create(const CacheSpec& spec, const ModelSh
                               LayerPlace{static_cast<int>(l), shape.layer_count()});
   }
   impl->formats = std::move(formats);
+  if (spec.offload) {
+    KV_ASSIGN(OffloadCache offload, OffloadCache::create(*spec.offload, shape, impl->arena,
+                                                         options.slow != nullptr ? options.slow : Arena::create()));
+    impl->offload.emplace(std::move(offload));
+  }
   return SequenceCache(std::move(impl));
 }
 
-SequenceCache SequenceCache::fork() const { return SequenceCache(std::make_unique<Impl>(*impl_)); }
+SequenceCache SequenceCache::fork() const {
+  auto forked = std::make_unique<Impl>(*impl_);
+  for (int l = 0; forked->offload && l < std::ssize(forked->layers); ++l) {
+    forked->offload->refresh_views(l, forked->layer(l).views());
+  }
+  return SequenceCache(std::move(forked));
+}
 
 const CacheSpec& SequenceCache::spec() const { return *impl_->spec; }
 
@@ -116,11 +131,14 @@ ScoreNeed SequenceCache::score_need() const {
   return need;
 }
 
-bool SequenceCache::wants_pre_rope_keys() const { return false; }
+bool SequenceCache::wants_pre_rope_keys() const {
+  return impl_->offload && impl_->next_position == 0 && impl_->offload->wants_pre_rope_keys();
+}
+bool SequenceCache::selects() const { return impl_->offload && impl_->offload->selects(); }
 bool SequenceCache::wants_weights() const { return impl_->spec->drops_after_steps(); }
 
 Status SequenceCache::seal_prompt(int layer, const LayerRows& rows) {
-  return impl_->change(layer, [&](LayerCache& changed) {
+  return impl_->change(layer, [&](LayerCache& changed) -> Status {
     KV_CHECK(rows.key.tokens == rows.value.tokens);
     KV_CHECK(rows.key.heads == static_cast<std::size_t>(changed.kv_heads()) && rows.value.heads == rows.key.heads);
     impl_->keys.clear();
@@ -129,7 +147,16 @@ Status SequenceCache::seal_prompt(int layer, const LayerRows& rows) {
       impl_->keys.push_back(rows.key.head(h));
       impl_->values.push_back(rows.value.head(h));
     }
-    return changed.seal(*impl_->arena, impl_->new_tokens(rows.scores), impl_->options.threads);
+    LayerCache::NewTokens fresh = impl_->new_tokens(rows.scores);
+    Arrival kept;
+    const bool offloads = impl_->offload && impl_->next_position == 0 && rows.key.tokens > 0;
+    if (offloads) {
+      KV_TRY(impl_->offload->seal(layer, {rows.key, rows.key_pre, rows.value}, impl_->options.threads, &kept));
+      fresh.arrival = &kept;
+    }
+    KV_TRY(changed.seal(*impl_->arena, fresh, impl_->options.threads));
+    if (impl_->offload) impl_->offload->refresh_views(layer, changed.views());
+    return {};
   });
 }
 
@@ -139,7 +166,7 @@ void SequenceCache::finish_prompt(int tokens) {
 }
 
 Status SequenceCache::append_row(int layer, MatView<const float> key, MatView<const float> value) {
-  return impl_->change(layer, [&](LayerCache& changed) {
+  return impl_->change(layer, [&](LayerCache& changed) -> Status {
     KV_CHECK(key.rows == static_cast<std::size_t>(changed.kv_heads()) && value.rows == key.rows);
     impl_->keys.clear();
     impl_->values.clear();
@@ -147,7 +174,16 @@ Status SequenceCache::append_row(int layer, MatView<const float> key, MatView<co
       impl_->keys.push_back({key.row(h), 1, key.cols});
       impl_->values.push_back({value.row(h), 1, value.cols});
     }
-    return changed.append(*impl_->arena, impl_->new_tokens(nullptr));
+    KV_TRY(changed.append(*impl_->arena, impl_->new_tokens(nullptr)));
+    if (impl_->offload) impl_->offload->refresh_views(layer, changed.views());
+    return {};
+  });
+}
+
+Status SequenceCache::before_attention(int layer, MatView<const float> queries) {
+  if (!impl_->offload) return {};
+  return impl_->change(layer, [&](LayerCache& changed) {
+    return impl_->offload->select(layer, queries, impl_->options.threads, changed.views());
   });
 }
 
@@ -157,21 +193,29 @@ Status SequenceCache::after_attention(int layer, MatView<const float> weights) {
 
 void SequenceCache::finish_step() { finish_prompt(1); }
 
-std::span<const HeadView> SequenceCache::views(int layer) const { return impl_->layer(layer).views(); }
+std::span<const HeadView> SequenceCache::views(int layer) const {
+  if (impl_->offload && impl_->offload->layer(layer).selects()) return impl_->offload->layer(layer).views();
+  return impl_->layer(layer).views();
+}
 
 int SequenceCache::next_position() const { return impl_->next_position; }
 
-int SequenceCache::rows(int layer, int kv_head) const { return impl_->layer(layer).rows(kv_head); }
+int SequenceCache::rows(int layer, int kv_head) const {
+  return impl_->offload ? impl_->layer(layer).seen() : impl_->layer(layer).rows(kv_head);
+}
 
 std::vector<std::int32_t> SequenceCache::positions(int layer, int kv_head) const {
-  return impl_->layer(layer).positions(kv_head);
+  if (!impl_->offload) return impl_->layer(layer).positions(kv_head);
+  std::vector<std::int32_t> all(static_cast<std::size_t>(rows(layer, kv_head)));  // near or far, nothing is dropped
+  std::iota(all.begin(), all.end(), 0);
+  return all;
 }
 
 double SequenceCache::mean_rows() const {
   double rows = 0;
   double heads = 0;
   for (const LayerCache& layer : impl_->layers) {
-    for (int h = 0; h < layer.kv_heads(); ++h) rows += layer.rows(h);
+    for (int h = 0; h < layer.kv_heads(); ++h) rows += impl_->offload ? layer.seen() : layer.rows(h);
     heads += layer.kv_heads();
   }
   return heads == 0 ? 0 : rows / heads;
@@ -181,8 +225,11 @@ bool SequenceCache::acted() const {
   return std::any_of(impl_->layers.begin(), impl_->layers.end(), [](const LayerCache& layer) { return layer.acted(); });
 }
 
+RowTraffic SequenceCache::traffic() const { return impl_->offload ? impl_->offload->traffic() : RowTraffic{}; }
+
 ByteAccount SequenceCache::bytes() const {
   ByteAccount sum = table_bytes(impl_->formats);
+  if (impl_->offload) sum += impl_->offload->bytes();
   for (const LayerCache& layer : impl_->layers) sum += layer.bytes();
   return sum;
 }
@@ -199,6 +246,7 @@ std::vector<StateBuffer> SequenceCache::state() const {
     }
   }
   for (std::size_t l = 0; l < impl_->layers.size(); ++l) impl_->layers[l].list_state(fmt::format("layer {}", l), &buffers);
+  if (impl_->offload) impl_->offload->list_state(&buffers);
   return buffers;
 }
 
@@ -209,7 +257,7 @@ Status SequenceCache::check_integrity() const {
   ByteAccount listed;
   for (const StateBuffer& buffer : state()) listed += buffer.bytes;
   const ByteAccount counted = bytes();
-  if (listed == counted) return {};
+  if (listed.live == counted.live && listed.allocated == counted.allocated) return {};
   return internal_error(fmt::format("the state lists {}/{} live/allocated bytes, the counts say {}/{}", listed.live,
                                     listed.allocated, counted.live, counted.allocated));
 }
@@ -224,9 +272,14 @@ Result<ByteAccount> predict_bytes(const CacheSpec& spec, const ModelShape& shape
   KV_ASSIGN(const FormatsList formats, formats_of_layers(spec, shape, nullptr));
   const CacheSpec windowed = windowed_layer_spec(spec);
   ByteAccount sum = table_bytes(formats);
+  if (spec.offload) sum += OffloadCache::predict(*spec.offload, shape, prompt_tokens);
   for (std::size_t l = 0; l < shape.layers.size(); ++l) {
     const CacheSpec& layer_spec = shape.layers[l].window > 0 ? windowed : spec;
-    const int rows = rows_after(layer_spec, {static_cast<int>(l), shape.layer_count()}, prompt_tokens, generated);
+    int rows = rows_after(layer_spec, {static_cast<int>(l), shape.layer_count()}, prompt_tokens, generated);
+    if (spec.offload) {
+      const Segments s = OffloadLayer::segments(*spec.offload, static_cast<int>(l), prompt_tokens);
+      rows = generated + (s.dense ? prompt_tokens : s.kept_tokens(spec.offload->index.chunk));
+    }
     for (int h = 0; h < shape.layers[l].kv_heads; ++h) {
       for (const SideFormats* side : {&formats[l]->key, &formats[l]->value}) sum += side->bytes(rows, side->sealed_rows(rows));
       if (layer_spec.evict != Evict::kNone) sum += RowPositions::bytes_of(rows);

@@ -19,6 +19,7 @@
 #include "core/model_shape.h"
 #include "core/scores.h"
 #include "core/status.h"
+#include "offload/row_store.h"
 #include "quantize/tile_format.h"
 
 namespace kvartet {
@@ -33,7 +34,8 @@ struct LayerRows {
 };
 
 struct CacheOptions {
-  int threads = 1;  // for sealing prompts; the bits do not depend on it
+  int threads = 1;  // for sealing prompts and selecting rows; the bits do not depend on it
+  std::shared_ptr<Arena> slow = nullptr;  // rows of the slow tier in memory; null: an arena of the cache's own
 };
 
 // A failed seal_prompt, append_row or after_attention leaves its layer as it was, but the layers before it may have gone
@@ -60,13 +62,18 @@ class SequenceCache {
   Status seal_prompt(int layer, const LayerRows& rows);
   void finish_prompt(int tokens);
 
-  // --- decode: per layer append_row, attention over views(layer), after_attention; then finish_step.
+  // --- decode: per layer append_row, before_attention, attention over views(layer), after_attention; then finish_step.
   // key, value: [kv_heads, head_dim].
   Status append_row(int layer, MatView<const float> key, MatView<const float> value);
+  // Caches that select rows choose, fetch and stage them here; for the others it does nothing. queries: [heads, head_dim].
+  Status before_attention(int layer, MatView<const float> queries);
   Status after_attention(int layer, MatView<const float> weights);  // [heads, rows]; empty unless wants_weights()
   void finish_step();
 
-  // What attention walks: one view per KV head, valid until the next call that changes this layer.
+  // Does every query see other rows? Then more tokens have to come by single steps, not as a second prompt.
+  bool selects() const;
+
+  // What attention walks: one view per KV head, or one per query head where each has its own rows; valid until the next call that changes this layer.
   std::span<const HeadView> views(int layer) const;
 
   int next_position() const;  // tokens seen so far: the next token's RoPE position, never the row count
@@ -75,6 +82,7 @@ class SequenceCache {
   double mean_rows() const;                                           // over layers and heads
   bool acted() const;  // has anything been dropped or written in fewer bits than f16?
 
+  RowTraffic traffic() const;  // between the tiers; all zero without a slow tier
   ByteAccount bytes() const;
   std::vector<StateBuffer> state() const;  // every buffer, named; their sums equal bytes()
   Status check_integrity() const;          // pieces cover all rows, counts agree, bounds hold; for tests

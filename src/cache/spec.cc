@@ -7,14 +7,14 @@
 
 #include <fmt/format.h>
 
+#include "cache/offload_cache.h"
 #include "cache/spec_grammar.h"
 #include "cache/spec_method.h"
 
 namespace kvartet {
 namespace {
 
-constexpr std::array<std::string_view, 11> kPlanned = {"nvfp4",   "higgs",     "yakv", "quest",  "yakv-engine", "arkvale",
-                                                       "shadowkv", "infinigen", "lrqk", "oracle", "select"};
+constexpr std::array<std::string_view, 5> kPlanned = {"nvfp4", "higgs", "quest", "infinigen", "lrqk"};
 
 bool is_evictor(const SpecStage& stage) { return find_method(evictor_methods(), stage.name.key) != nullptr; }
 
@@ -25,7 +25,7 @@ std::vector<std::string_view> names_of(std::initializer_list<std::span<const Spe
   return names;
 }
 
-std::vector<std::string_view> built_names() { return names_of({quantizer_methods(), evictor_methods()}); }
+std::vector<std::string_view> built_names() { return names_of({quantizer_methods(), evictor_methods(), offload_methods()}); }
 
 // ---- names and their order
 
@@ -57,6 +57,11 @@ Status check_names(const SpecStage& stage) {
 
 // Allowed: one evict stage, one quantize stage, or evict+quantize.
 Status check_order(const std::vector<SpecStage>& stages) {
+  for (const SpecStage& stage : stages) {
+    if (stages.size() == 1 || find_method(offload_methods(), stage.name.key) == nullptr) continue;
+    return usage_error(fmt::format("'{0}' decides how rows are kept, written and found, and does not combine with other stages; write {0} alone",
+                                   stage_name(stage)));
+  }
   const SpecStage* evict = nullptr;
   const SpecStage* quantize = nullptr;
   for (const SpecStage& stage : stages) {
@@ -112,6 +117,8 @@ Status check_row_formats(const CacheSpec& spec, std::string_view evictor) {
 }
 
 Result<std::string> read_stage(const SpecStage& stage, CacheSpec* spec) {
+  const SpecMethod* offload = find_method(offload_methods(), stage.name.key);
+  if (offload != nullptr) return offload->read(stage, spec);
   const SpecMethod* evictor = find_method(evictor_methods(), stage.name.key);
   return evictor != nullptr ? evictor->read(stage, spec) : read_quantizer(stage, spec);
 }
@@ -159,13 +166,14 @@ Status check_spec(const CacheSpec& spec, const ModelShape& shape) {
   for (const LayerShape& layer : shape.layers) {
     KV_TRY(check_formats(spec, layer));
   }
+  if (spec.offload) return OffloadCache::check(*spec.offload, shape);
   return {};
 }
 
 const std::vector<MethodInfo>& methods() {
   static const std::vector<MethodInfo> kMethods = [] {
     std::vector<MethodInfo> all;
-    for (const std::span<const SpecMethod> table : {quantizer_methods(), evictor_methods()})
+    for (const std::span<const SpecMethod> table : {quantizer_methods(), evictor_methods(), offload_methods()})
       for (const SpecMethod& method : table) all.push_back(method.info);
     return all;
   }();

@@ -1,6 +1,7 @@
 // The spec string: which cache (DESIGN 5). "snapkv:budget=0.25+kivi:bits=4/2"
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "core/model_shape.h"
 #include "core/status.h"
 #include "evict/snapkv.h"
+#include "offload/presets.h"
 #include "quantize/tile_format.h"
 
 namespace kvartet {
@@ -64,6 +66,9 @@ struct CacheSpec {
   bool drops_after_steps() const { return evict == Evict::kH2o || evict == Evict::kTova || evict == Evict::kCam; }
   bool keeps_sums() const { return evict == Evict::kH2o || evict == Evict::kCam; }  // of each row's weights
   bool observes_window() const { return evict == Evict::kSnap || evict == Evict::kPyramid || evict == Evict::kAda; }
+
+  // offload: rows beyond the kept ones lie in the slow tier and come back by selection
+  std::optional<SelectOptions> offload;
 
   bool operator==(const CacheSpec&) const = default;
 };

@@ -1,6 +1,6 @@
 // What a method of the spec grammar is, and how its keys are read: shared by the files that describe the methods.
 //
-// A method is one entry in the table of its kind: spec_quantizers.cc or spec_evictors.cc. Everything else (help, refusals,
+// A method is one entry in the table of its kind: spec_quantizers.cc, spec_evictors.cc or spec_offload.cc. Everything else (help, refusals,
 // nearest names) follows from the table.
 #pragma once
 
@@ -25,6 +25,7 @@ struct SpecMethod {
 
 std::span<const SpecMethod> evictor_methods();
 std::span<const SpecMethod> quantizer_methods();
+std::span<const SpecMethod> offload_methods();
 
 // The entry named `name`, or null.
 const SpecMethod* find_method(std::span<const SpecMethod> table, std::string_view name);

@@ -35,9 +35,10 @@ Status explain(const ExplainFlags& flags) {
     rows.push_back({{"spec", spec.canonical},
                     {"bytes_total", bytes.allocated},
                     {"live_bytes", bytes.live},
-                    {"bytes_by_tier", {{"ram", bytes.allocated}}},
+                    {"bytes_by_tier", {{"ram", bytes.fast_allocated()}, {"slow", bytes.slow_allocated}}},
                     {"bytes_per_token", per_token},
-                    {"compression_ratio", ratio}});
+                    {"compression_ratio", ratio},
+                    {"fast_ratio", full / static_cast<double>(bytes.fast_allocated())}});
     table +=
         fmt::format("{:44} {:>14} {:>14} {:>12.1f} {:>7.2f}x\n", spec.canonical, bytes.live, bytes.allocated, per_token, ratio);
   }

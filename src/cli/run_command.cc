@@ -53,10 +53,10 @@ Json kv_json(const SequenceCache& cache, const ModelShape& shape) {
   return {{"spec", cache.spec().canonical},
           {"live_bytes", bytes.live},
           {"allocated_bytes", bytes.allocated},
-          {"bytes_by_tier", {{"ram", bytes.allocated}}},
+          {"bytes_by_tier", {{"ram", bytes.fast_allocated()}, {"slow", bytes.slow_allocated}}},
           {"full_f16_bytes", full},
           {"compression_ratio", ratio},
-          {"fast_ratio", ratio},
+          {"fast_ratio", bytes.fast_allocated() == 0 ? 0 : static_cast<double>(full) / static_cast<double>(bytes.fast_allocated())},
           {"rows_kept", cache.mean_rows()},
           {"acted", cache.acted()}};
 }

@@ -12,9 +12,14 @@ enum class Tier { kRam, kMmap, kDisk };  // later: device, remote
 struct ByteAccount {
   std::size_t live = 0;       // bytes that carry rows, exactly the spec's formula
   std::size_t allocated = 0;  // live + padding (unfilled rows of tiles)
+  std::size_t slow_live = 0;  // of these, in the slow tier
+  std::size_t slow_allocated = 0;
+  std::size_t fast_allocated() const { return allocated - slow_allocated; }
   ByteAccount& operator+=(const ByteAccount& o) {
     live += o.live;
     allocated += o.allocated;
+    slow_live += o.slow_live;
+    slow_allocated += o.slow_allocated;
     return *this;
   }
   bool operator==(const ByteAccount&) const = default;

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "core/rope_table.h"
+
 namespace kvartet {
 
 struct LayerShape {
@@ -25,6 +27,7 @@ struct ModelShape {
   int vocab = 0;
   int context = 0;  // tokens the model was trained for
   std::vector<LayerShape> layers;
+  RopeShape rope = {};  // factors are known once the weights are
 
   int layer_count() const { return static_cast<int>(layers.size()); }
   // f16 bytes of the keys and values of one token over all layers.

@@ -45,7 +45,7 @@ Status Engine::Impl::check_specs(std::span<const CacheSpec> specs, std::size_t p
   for (const CacheSpec& spec : specs) {
     KV_TRY(check_spec(spec, shape()));
     KV_ASSIGN(const ByteAccount bytes, predict_bytes(spec, shape(), static_cast<int>(prompt_tokens), 0));
-    needed += bytes.allocated;
+    needed += bytes.fast_allocated();
   }
   const std::size_t used = arena->allocated_bytes();
   const std::size_t free = arena->cap_bytes() - std::min(used, arena->cap_bytes());
@@ -76,11 +76,27 @@ Status Engine::Impl::run(Prefill& prefill, const Progress& progress) const {
 }
 
 Status Engine::Impl::extend(Sequence& sequence, std::span<const Token> tokens) {
+  if (sequence.cache.selects()) return feed(sequence, tokens, {});
   SequenceCache* caches[] = {&sequence.cache};
   KV_ASSIGN(Prefill prefill, Prefill::start(*transformer, tokens, caches, {.threads = options.threads}));
   KV_TRY(run(prefill, {}));
   sequence.logits.resize(static_cast<std::size_t>(shape().vocab));
   return transformer->logits(prefill.hidden(), {sequence.logits.data(), 1, sequence.logits.size()});
+}
+
+// One by one: every token selects the rows it attends to.
+Status Engine::Impl::feed(Sequence& sequence, std::span<const Token> tokens, const std::function<void(std::size_t)>& after) {
+  if (static_cast<int>(tokens.size()) > shape().context - sequence.cache.next_position()) {
+    return exhausted(fmt::format("{} tokens on top of {} do not fit the model's context of {}; shorten the text", tokens.size(),
+                                 sequence.cache.next_position(), shape().context));
+  }
+  Sequence* const one[] = {&sequence};
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    if (is_cancelled()) return cancelled_now();
+    KV_TRY(decode(one, tokens.subspan(i, 1)));
+    if (after) after(i);
+  }
+  return {};
 }
 
 Status Engine::Impl::decode(std::span<Sequence* const> sequences, std::span<const Token> tokens) {
@@ -193,6 +209,13 @@ Result<std::vector<double>> Engine::log_likelihoods(const Sequence& sequence, st
   if (fed.empty()) return likelihoods;
 
   Sequence fork = sequence.fork();
+  const std::size_t first_row = sequence.pending.empty() ? 0 : sequence.pending.size() - 1;
+  if (fork.cache.selects()) {
+    KV_TRY(impl_->feed(fork, fed, [&](std::size_t i) {
+      if (i >= first_row) likelihoods.push_back(log_probability(fork.logits, continuation[likelihoods.size()]));
+    }));
+    return likelihoods;
+  }
   SequenceCache* caches[] = {&fork.cache};
   KV_ASSIGN(Prefill prefill,
             Prefill::start(*impl_->transformer, fed, caches, {.threads = impl_->options.threads, .keep_hidden = true}));
@@ -200,7 +223,6 @@ Result<std::vector<double>> Engine::log_likelihoods(const Sequence& sequence, st
 
   const MatView<const float> hidden = prefill.hidden();
   const auto vocab = static_cast<std::size_t>(shape().vocab);
-  const std::size_t first_row = sequence.pending.empty() ? 0 : sequence.pending.size() - 1;
   std::vector<float> logits(std::min(kLogitRows, hidden.rows) * vocab);
   for (std::size_t begin = first_row; begin < hidden.rows; begin += kLogitRows) {
     const std::size_t end = std::min(begin + kLogitRows, hidden.rows);

@@ -33,6 +33,8 @@ struct Engine::Impl {
   Status run(Prefill& prefill, const Progress& progress) const;
   // New tokens on one cache; `logits` get what the last token predicts.
   Status extend(Sequence& sequence, std::span<const Token> tokens);
+  // The same by decode steps, for caches that select rows per token; after(i) follows token i.
+  Status feed(Sequence& sequence, std::span<const Token> tokens, const std::function<void(std::size_t)>& after);
   Status decode(std::span<Sequence* const> sequences, std::span<const Token> tokens);
 };
 

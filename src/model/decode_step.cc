@@ -59,17 +59,18 @@ void DecodeStep::Impl::make_tasks(int layer, std::span<const DecodeItem> items, 
   for (std::size_t i = 0; i < items.size(); ++i) {
     const MatView<float> weights = weights_of(i, layer, *items[i].cache);
     const std::span<const HeadView> views = items[i].cache->views(layer);
+    const std::size_t group = uz(s.heads) / views.size();  // 1 where every query head has rows of its own
     for (std::size_t h = 0; h < views.size(); ++h) {
-      const std::size_t first_head = h * uz(s.group());
+      const std::size_t first_head = h * group;
       AttentionTask task;
       task.view = views[h];
       task.q = q.row(i) + first_head * uz(s.head_dim);
       task.q_stride = uz(s.head_dim);
-      task.queries = s.group();
+      task.queries = static_cast<int>(group);
       task.head_dim = s.head_dim;
       task.out = attended.row(i) + first_head * uz(s.head_dim);
       task.out_stride = uz(s.head_dim);
-      if (weights.data != nullptr) task.weights = weights.row_range(first_head, first_head + uz(s.group()));
+      if (weights.data != nullptr) task.weights = weights.row_range(first_head, first_head + group);
       tasks.push_back(task);
     }
   }
@@ -90,6 +91,9 @@ Status DecodeStep::Impl::run_layer(int layer, std::span<const DecodeItem> items,
   KV_TRY(transformer.pre_attention(layer, Linear::kStored, x, positions, in));
   const double t1 = clock.seconds();
   KV_TRY(append_rows(layer, items, in.k, in.v));
+  for (std::size_t i = 0; i < n; ++i) {
+    KV_TRY(items[i].cache->before_attention(layer, {in.q.row(i), uz(s.heads), uz(s.head_dim)}));
+  }
   make_tasks(layer, items, in.q, attended);
   const double t2 = clock.seconds();
   attention.run(tasks);

@@ -172,7 +172,13 @@ class ConfigReader {
       config_.window_rope = rope;
       KV_ASSIGN(config_.window_rope->base, file_.real_or(key("rope.freq_base_swa"), 10000));
     }
-    return read_rope_scaling();
+    KV_TRY(read_rope_scaling());
+    const bool halves = config_.architecture->rope_pairs == RopePairs::kHalves;
+    config_.shape.rope = {.dims = rope.dims,
+                          .base = rope.base,
+                          .scale = rope.scale,
+                          .layout = halves ? RopeLayout::kHalves : RopeLayout::kNeighbours};
+    return {};
   }
 
   Status read_rope_scaling() {

@@ -57,7 +57,12 @@ class InCompany {
 class GgmlTransformer : public Transformer {
  public:
   GgmlTransformer(ModelConfig config, std::unique_ptr<Weights> weights, int threads)
-      : config_(std::move(config)), weights_(std::move(weights)), graphs_(config_, *weights_, threads) {}
+      : config_(std::move(config)), weights_(std::move(weights)), graphs_(config_, *weights_, threads) {
+    const ggml_tensor* factors = weights_->rope_factors();
+    if (factors == nullptr) return;
+    const auto* first = static_cast<const float*>(factors->data);
+    config_.shape.rope.factors.assign(first, first + ggml_nelements(factors));
+  }
 
   const ModelShape& shape() const override { return config_.shape; }
   std::size_t weight_bytes() const override { return weights_->bytes(); }

@@ -20,9 +20,7 @@ Bytes bytes_of(const SequenceCache& cache, const ModelShape& shape) {
   const ByteAccount account = cache.bytes();
   out.live = static_cast<std::int64_t>(account.live);
   out.allocated = static_cast<std::int64_t>(account.allocated);
-  for (const StateBuffer& buffer : cache.state()) {
-    if (buffer.tier == Tier::kRam) out.fast += static_cast<std::int64_t>(buffer.bytes.allocated);
-  }
+  out.fast = static_cast<std::int64_t>(account.fast_allocated());
   out.f16 = f16_bytes(shape, cache.next_position());
   return out;
 }

@@ -1,0 +1,121 @@
+#include "cache/offload_cache.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "core/check.h"
+
+namespace kvartet {
+namespace {
+
+std::size_t uz(int n) { return static_cast<std::size_t>(n); }
+
+ByteAccount joined(const TierBytes& tiers) {
+  return {tiers.fast.live + tiers.slow.live, tiers.fast.allocated + tiers.slow.allocated, tiers.slow.live, tiers.slow.allocated};
+}
+
+}  // namespace
+
+Status OffloadCache::check(const SelectOptions& options, const ModelShape& shape) {
+  for (const LayerShape& layer : shape.layers) KV_TRY(OffloadLayer::check(options, layer));
+  if (options.rope == KeyRope::kPre && shape.rope.dims == 0) {
+    return usage_error("keys are to lie unrotated (rope=pre), but this model's rotation is not known; use rope=post");
+  }
+  return {};
+}
+
+Result<OffloadCache> OffloadCache::create(const SelectOptions& options, const ModelShape& shape, std::shared_ptr<Arena> fast,
+                                          std::shared_ptr<Arena> slow) {
+  KV_TRY(check(options, shape));
+  OffloadCache cache;
+  cache.options_ = std::make_shared<const SelectOptions>(options);
+  cache.shape_ = std::make_shared<const ModelShape>(shape);
+  cache.fast_ = fast;
+  auto formats = std::make_shared<std::vector<TileFormat>>();
+  std::vector<LayerRowShape> rows;
+  for (const LayerShape& layer : shape.layers) {
+    KV_ASSIGN(TileFormat key, make_tile_format({"f16"}, Side::kKey, layer.head_dim));
+    KV_ASSIGN(TileFormat value, make_tile_format({"f16"}, Side::kValue, layer.head_dim));
+    formats->push_back(std::move(key));
+    formats->push_back(std::move(value));
+    rows.push_back(OffloadLayer::row_shape(options, layer));
+  }
+  cache.formats_ = formats;
+  for (int l = 0; l < shape.layer_count(); ++l) {
+    cache.layers_.emplace_back(cache.options_, l, shape.layers[uz(l)], &(*formats)[uz(2 * l)], &(*formats)[uz(2 * l + 1)]);
+  }
+  RowStoreOptions store;
+  store.tier = options.tier;
+  store.layers = std::move(rows);
+  store.fast = std::move(fast);
+  store.slow = std::move(slow);
+  KV_ASSIGN(RowStore made, RowStore::create(std::move(store)));
+  cache.store_.emplace(std::move(made));
+  return cache;
+}
+
+OffloadCache::OffloadCache(const OffloadCache& other)
+    : options_(other.options_),
+      shape_(other.shape_),
+      fast_(other.fast_),
+      formats_(other.formats_),
+      rope_(other.rope_),
+      store_(other.store_->fork()),
+      layers_(other.layers_) {}
+
+Status OffloadCache::seal(int layer, const OffloadLayer::Prompt& prompt, int threads, Arrival* kept) {
+  const int tokens = static_cast<int>(prompt.key.tokens);
+  KV_TRY(layers_[uz(layer)].seal(*fast_, *store_, prompt, threads, kept));
+  const bool rotates = wants_pre_rope_keys() && layers_[uz(layer)].selects();
+  if (rotates && rope_ == nullptr) rope_ = std::make_shared<const RopeTable>(shape_->rope, tokens);
+  return {};
+}
+
+Status OffloadCache::select(int layer, MatView<const float> queries, int threads, std::span<const HeadView> kept) {
+  if (layer == 0) store_->begin_step();
+  return layers_[uz(layer)].select({.queries = queries,
+                                    .rope = rope_.get(),
+                                    .fast = fast_.get(),
+                                    .store = &*store_,
+                                    .scratch = &scratch_,
+                                    .threads = threads},
+                                   kept);
+}
+
+bool OffloadCache::selects() const {
+  return std::any_of(layers_.begin(), layers_.end(), [](const OffloadLayer& layer) { return layer.selects(); });
+}
+
+RowTraffic OffloadCache::traffic() const {
+  RowTraffic traffic = store_->traffic();
+  for (const OffloadLayer& layer : layers_) traffic.rows_hit += layer.rows_reused();
+  return traffic;
+}
+
+ByteAccount OffloadCache::bytes() const {
+  ByteAccount sum = joined(store_->bytes());
+  for (const OffloadLayer& layer : layers_) sum += layer.bytes();
+  return sum;
+}
+
+void OffloadCache::list_state(std::vector<StateBuffer>* out) const {
+  store_->list_state("rows", out);
+  for (std::size_t l = 0; l < layers_.size(); ++l) layers_[l].list_state(fmt::format("layer {} offload", l), out);
+}
+
+ByteAccount OffloadCache::predict(const SelectOptions& options, const ModelShape& shape, int prompt) {
+  ByteAccount sum;
+  RowStoreOptions store;
+  store.tier = options.tier;
+  for (int l = 0; l < shape.layer_count(); ++l) {
+    const LayerShape& layer = shape.layers[uz(l)];
+    sum += OffloadLayer::predict(options, l, layer, prompt);
+    if (!OffloadLayer::segments(options, l, prompt).dense) store.layers.push_back(OffloadLayer::row_shape(options, layer));
+  }
+  if (!store.layers.empty()) sum += joined(predict_tier_bytes(store, prompt));
+  return sum;
+}
+
+}  // namespace kvartet

@@ -1,0 +1,134 @@
+// One layer of a cache whose old rows lie in the slow tier: what is near to find them, and those that are near now.
+//
+// At the end of the prompt every row is written to the row store; the layer keeps an index per KV head, and the layer cache
+// keeps the rows that attention always sees. Per step the queries choose candidates, missing rows are fetched, decoded,
+// rotated where they lie unrotated, and staged as ordinary f16 tiles (offloading.md 1.3, 3.4, 4).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cache/retention.h"
+#include "cache/tile_run.h"
+#include "core/arena.h"
+#include "core/bytes.h"
+#include "core/matrix.h"
+#include "core/model_shape.h"
+#include "core/rope_table.h"
+#include "core/status.h"
+#include "offload/landmark_index.h"
+#include "offload/presets.h"
+#include "offload/row_store.h"
+#include "quantize/tile_format.h"
+
+namespace kvartet {
+
+// Scratch that layers share; grows to the largest use.
+struct OffloadScratch {
+  struct Worker {
+    std::vector<float> queries, logits, scores, lut, row;
+    std::vector<std::int32_t> chunks;
+    std::vector<std::uint8_t> wanted;  // per prompt position
+    TopSelector top;
+  };
+  std::vector<Worker> workers;
+  std::vector<std::vector<std::byte>> fetched;        // per KV head
+  std::vector<std::vector<std::int32_t>> fetch_rows;  // per KV head
+};
+
+class OffloadLayer {
+ public:
+  OffloadLayer(std::shared_ptr<const SelectOptions> options, int layer, const LayerShape& shape, const TileFormat* staged_key,
+               const TileFormat* staged_value);
+
+  // kUsage: the options do not fit this layer.
+  static Status check(const SelectOptions& options, const LayerShape& shape);
+  static LayerRowShape row_shape(const SelectOptions& options, const LayerShape& shape);
+  static Segments segments(const SelectOptions& options, int layer, int prompt);
+  // Fast-tier bytes beside the kept rows after a prompt.
+  static ByteAccount predict(const SelectOptions& options, int layer, const LayerShape& shape, int prompt);
+
+  // What a prompt's rows need: `key_pre` is read if keys lie unrotated. `kept` says which rows the layer cache has to keep;
+  // all of them if the prompt is too short to select from. On failure nothing is kept here.
+  struct Prompt {
+    HeadRows<const float> key;
+    HeadRows<const float> key_pre;
+    HeadRows<const float> value;
+  };
+  Status seal(Arena& fast, RowStore& store, const Prompt& prompt, int threads, Arrival* kept);
+  bool selects() const { return sealed_ != nullptr; }
+
+  // One decode step: queries [heads, head_dim] after RoPE. `kept` are the layer cache's views, the new row included.
+  struct Step {
+    MatView<const float> queries;
+    const RopeTable* rope = nullptr;
+    Arena* fast = nullptr;
+    RowStore* store = nullptr;
+    OffloadScratch* scratch = nullptr;
+    int threads = 1;
+  };
+  Status select(const Step& step, std::span<const HeadView> kept);
+  void refresh_views(std::span<const HeadView> kept);
+
+  // Per KV head, or per query head if every one has its own selection.
+  std::span<const HeadView> views() const { return views_; }
+  // Positions staged for a unit, ascending; for tests and diagnostics.
+  std::vector<std::int32_t> staged_positions(int unit) const;
+  std::uint64_t rows_reused() const { return rows_reused_; }
+
+  ByteAccount bytes() const;
+  void list_state(const std::string& prefix, std::vector<StateBuffer>* out) const;
+
+ private:
+  // What never changes after the prompt: shared by forks.
+  struct Sealed {
+    Segments segments;
+    int prompt = 0;
+    RowCodec key_codec;
+    RowCodec value_codec;
+    std::vector<LandmarkIndex> index;  // per KV head
+    std::vector<Buffer> chunk_ids;     // per KV head: candidate -> chunk, int32; empty without outlier chunks
+    Buffer left;                       // low rank: [prompt, rank] bf16
+    Buffer right;                      // low rank: [rank, kv_heads * head_dim] bf16
+    int rank = 0;
+  };
+  // One selection: a KV head's or a query head's.
+  struct Unit {
+    TileRun keys;
+    TileRun values;
+    std::vector<std::int32_t> slots;     // position staged in each; -1: nothing yet
+    std::vector<std::int32_t> chosen;    // positions of this step, ascending
+    std::vector<std::int32_t> missing;   // of these, not staged
+    std::vector<std::int32_t> free;      // slots to put them in
+    std::vector<TilePiece> key_pieces;
+    std::vector<TilePiece> value_pieces;
+  };
+
+  int kv_heads() const { return shape_.kv_heads; }
+  int units_per_head() const { return options_->share == Share::kGroup ? 1 : shape_.group(); }
+  int slot_count() const { return sealed_->segments.selected * options_->index.chunk; }
+  Status choose_kept(const Prompt& prompt, const Sealed& sealed, Arena& fast, Sealed* out, Arrival* kept) const;
+  Status build_head(Arena& fast, const Prompt& prompt, const Sealed& sealed, int head, Result<LandmarkIndex>* index) const;
+  Status factorize_keys(Arena& fast, const Prompt& prompt, Sealed* sealed) const;
+  std::vector<std::byte> encode_head(const Prompt& prompt, const Sealed& sealed, int head) const;
+  void choose(const Step& step, int unit, OffloadScratch::Worker& worker);
+  void compare(Unit& unit, OffloadScratch::Worker& worker);
+  Status fetch(const Step& step);
+  Status stage(const Step& step, int unit, OffloadScratch::Worker& worker);
+  void read_key(const Step& step, int head, std::int32_t position, const std::byte* row, float* out) const;
+
+  std::shared_ptr<const SelectOptions> options_;
+  int layer_;
+  LayerShape shape_;
+  const TileFormat* staged_key_;
+  const TileFormat* staged_value_;
+  std::shared_ptr<const Sealed> sealed_;  // null: everything is kept near
+  std::vector<Unit> units_;
+  std::vector<HeadView> views_;
+  std::uint64_t rows_reused_ = 0;
+};
+
+}  // namespace kvartet

@@ -1,0 +1,203 @@
+// The methods that leave rows in the slow tier and select some for every query, as a spec names them.
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "cache/spec_method.h"
+#include "offload/presets.h"
+
+namespace kvartet {
+namespace {
+
+constexpr std::array<std::string_view, 16> kKeys = {"budget",   "chunk",  "index",  "meta",    "keys", "rank",  "values", "rope",
+                                                    "aggregate", "share", "sinks", "outliers", "local", "segments", "min", "dense"};
+constexpr std::array<std::string_view, 4> kAggregates = {"maxsoftmax", "meanquery", "maxlogit", "sumsoftmax"};
+constexpr std::array<std::string_view, 2> kShares = {"group", "head"};
+constexpr std::array<std::string_view, 2> kRopes = {"pre", "post"};
+constexpr std::array<std::string_view, 2> kOutliers = {"first", "cosine"};
+constexpr std::array<std::string_view, 2> kSegments = {"chunks", "infix"};
+constexpr int kLargestChunk = 256;
+constexpr std::string_view kLowRank = "svd";
+
+std::string print_amount(const Amount& amount) {
+  return amount.share ? fmt::format("{}", amount.value) : fmt::format("{}", static_cast<int>(amount.value));
+}
+
+// The index of the key's word, or of `otherwise` if the stage does not say.
+Result<std::size_t> word_index(const SpecStage& stage, std::string_view key, Names words, std::size_t otherwise) {
+  KV_ASSIGN(const std::string text, single_text(stage, key, words[otherwise]));
+  const auto found = std::find(words.begin(), words.end(), text);
+  if (found != words.end()) return static_cast<std::size_t>(found - words.begin());
+  return usage_error(fmt::format("{}={} is unknown; the nearest is {}={} (choose {})", key, quoted(text), key,
+                                 nearest_name(text, words), list_names(words)));
+}
+
+Status read_amount(const SpecStage& stage, std::string_view key, int least, Amount* amount) {
+  if (stage.find(key) == nullptr) return {};
+  KV_ASSIGN(const std::string text, single_text(stage, key, ""));
+  if (text.find_first_not_of("-0123456789") == std::string::npos) {
+    KV_ASSIGN(const int tokens, parse_whole(key, text, least, kMostRows));
+    *amount = {static_cast<double>(tokens), false};
+    return {};
+  }
+  double share = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), share, std::chars_format::general);
+  if (error == std::errc() && end == text.data() + text.size() && share > 0 && share < 1) {
+    *amount = {share, true};
+    return {};
+  }
+  return usage_error(fmt::format("{}={} is neither a whole number of tokens nor a share of the prompt between 0 and 1; write "
+                                 "tokens such as 64, or a share such as 0.03125",
+                                 key, quoted(text)));
+}
+
+// Whole numbers of tokens are whole chunks (offloading.md 1.4: must divide exactly).
+Status check_whole_chunks(std::string_view key, const Amount& amount, int chunk) {
+  const int tokens = static_cast<int>(amount.value);
+  if (amount.share || tokens % chunk == 0) return {};
+  const int below = tokens / chunk * chunk;
+  return usage_error(fmt::format("{}={} is not a multiple of chunk={}; the nearest are {}={} and {}={}", key, tokens, chunk, key,
+                                 below, key, below + chunk));
+}
+
+std::vector<std::string_view> index_words() {
+  std::vector<std::string_view> words(row_format_names().begin(), row_format_names().end());
+  words.insert(words.end(), {"residual", "bounds", "digest"});
+  return words;
+}
+
+std::size_t index_word(const IndexOptions& index) {
+  const std::size_t formats = row_format_names().size();
+  switch (index.kind) {
+    case IndexKind::kMean: return static_cast<std::size_t>(index.format);
+    case IndexKind::kResidual: return formats;
+    case IndexKind::kBounds: return formats + 1;
+    case IndexKind::kDigest: return formats + 2;
+  }
+  return 0;
+}
+
+void set_index(std::size_t word, IndexOptions* index) {
+  const std::size_t formats = row_format_names().size();
+  if (word < formats) {
+    index->kind = IndexKind::kMean;
+    index->format = row_format_at(word);
+    return;
+  }
+  constexpr std::array<IndexKind, 3> kKinds = {IndexKind::kResidual, IndexKind::kBounds, IndexKind::kDigest};
+  index->kind = kKinds[word - formats];
+  index->format = index->kind == IndexKind::kResidual ? RowFormat::kHiggs1 : RowFormat::kBf16;
+}
+
+Status read_index(const SpecStage& stage, SelectOptions* options) {
+  KV_ASSIGN(options->index.chunk, single_whole(stage, "chunk", options->index.chunk, 1, kLargestChunk));
+  const std::vector<std::string_view> words = index_words();
+  const std::size_t otherwise = index_word(options->index);
+  KV_ASSIGN(const std::size_t word, word_index(stage, "index", words, otherwise));
+  if (word != otherwise) set_index(word, &options->index);
+  KV_ASSIGN(options->index.meta, single_whole(stage, "meta", options->index.meta, 1, kLargestChunk));
+  if (stage.find("meta") != nullptr && options->index.kind != IndexKind::kResidual) {
+    return usage_error(fmt::format("meta= belongs to index=residual, and this index is '{}'; leave it out", words[word]));
+  }
+  return {};
+}
+
+Status read_stores(const SpecStage& stage, SelectOptions* options) {
+  std::vector<std::string_view> words(row_format_names().begin(), row_format_names().end());
+  KV_ASSIGN(const std::size_t values, word_index(stage, "values", words, static_cast<std::size_t>(options->values)));
+  options->values = row_format_at(values);
+  words.push_back(kLowRank);
+  const std::size_t otherwise = options->low_rank_keys ? words.size() - 1 : static_cast<std::size_t>(options->keys);
+  KV_ASSIGN(const std::size_t keys, word_index(stage, "keys", words, otherwise));
+  options->low_rank_keys = keys == words.size() - 1;
+  if (!options->low_rank_keys) options->keys = row_format_at(keys);
+  KV_ASSIGN(const std::size_t rope,
+            word_index(stage, "rope", kRopes, options->low_rank_keys ? 0 : static_cast<std::size_t>(options->rope)));
+  options->rope = static_cast<KeyRope>(rope);
+  if (options->low_rank_keys && options->rope == KeyRope::kPost) {
+    return usage_error("keys=svd factorizes keys before rotation, where they are close to low rank; write rope=pre");
+  }
+  KV_ASSIGN(options->rank, single_whole(stage, "rank", options->rank, 1, kMostRows));
+  if (stage.find("rank") != nullptr && !options->low_rank_keys) {
+    return usage_error(fmt::format("rank= belongs to keys=svd, and these keys are '{}'; leave it out", words[keys]));
+  }
+  return {};
+}
+
+Status read_selection(const SpecStage& stage, SelectOptions* options) {
+  KV_ASSIGN(const std::size_t aggregate, word_index(stage, "aggregate", kAggregates, static_cast<std::size_t>(options->aggregate)));
+  options->aggregate = static_cast<Aggregate>(aggregate);
+  KV_ASSIGN(const std::size_t share, word_index(stage, "share", kShares, static_cast<std::size_t>(options->share)));
+  options->share = static_cast<Share>(share);
+  return {};
+}
+
+Status read_segments(const SpecStage& stage, SelectOptions* options) {
+  KV_TRY(read_amount(stage, "budget", 1, &options->budget));
+  KV_TRY(read_amount(stage, "sinks", 0, &options->sinks));
+  KV_TRY(read_amount(stage, "local", 0, &options->local));
+  const int chunk = options->index.chunk;
+  const std::size_t usual = chunk == 1 ? 0 : static_cast<std::size_t>(options->outliers);
+  KV_ASSIGN(const std::size_t outliers, word_index(stage, "outliers", kOutliers, usual));
+  options->outliers = static_cast<OutlierRule>(outliers);
+  if (options->outliers == OutlierRule::kCosine && chunk == 1) {
+    return usage_error("outliers=cosine compares a chunk's keys with their mean, and a chunk of one is its mean; write outliers=first");
+  }
+  KV_ASSIGN(const std::size_t segments, word_index(stage, "segments", kSegments, static_cast<std::size_t>(options->segments)));
+  options->segments = static_cast<Segmentation>(segments);
+  KV_ASSIGN(options->least_prompt, single_whole(stage, "min", options->least_prompt, 0, kMostRows));
+  KV_ASSIGN(options->dense_layers, single_whole(stage, "dense", options->dense_layers, 0, kMostRows));
+  KV_TRY(check_whole_chunks("budget", options->budget, chunk));
+  if (options->segments == Segmentation::kInfix) return {};
+  KV_TRY(check_whole_chunks("sinks", options->sinks, chunk));
+  return check_whole_chunks("local", options->local, chunk);
+}
+
+std::string print_options(const SelectOptions& options) {
+  std::string text = fmt::format("budget={},chunk={},index={}", print_amount(options.budget), options.index.chunk,
+                                 index_words()[index_word(options.index)]);
+  if (options.index.kind == IndexKind::kResidual) text += fmt::format(",meta={}", options.index.meta);
+  text += fmt::format(",keys={}", options.low_rank_keys ? kLowRank : row_format_name(options.keys));
+  if (options.low_rank_keys) text += fmt::format(",rank={}", options.rank);
+  text += fmt::format(",values={},rope={},aggregate={},share={},sinks={},outliers={},local={},segments={},min={},dense={}",
+                      row_format_name(options.values), kRopes[static_cast<std::size_t>(options.rope)],
+                      kAggregates[static_cast<std::size_t>(options.aggregate)], kShares[static_cast<std::size_t>(options.share)],
+                      print_amount(options.sinks), kOutliers[static_cast<std::size_t>(options.outliers)],
+                      print_amount(options.local), kSegments[static_cast<std::size_t>(options.segments)], options.least_prompt,
+                      options.dense_layers);
+  return text;
+}
+
+Result<std::string> read_select(const SpecStage& stage, CacheSpec* spec) {
+  KV_TRY(check_keys(stage, kKeys));
+  const std::span<const SelectPreset> presets = select_presets();
+  const auto preset = std::find_if(presets.begin(), presets.end(), [&](const SelectPreset& p) { return p.name == stage.name.key; });
+  SelectOptions options = preset->options;
+  KV_TRY(read_index(stage, &options));
+  KV_TRY(read_stores(stage, &options));
+  KV_TRY(read_selection(stage, &options));
+  KV_TRY(read_segments(stage, &options));
+  spec->offload = options;
+  return fmt::format("{}:{}", stage.name.key, print_options(options));
+}
+
+}  // namespace
+
+std::span<const SpecMethod> offload_methods() {
+  static const std::vector<SpecMethod> kMethods = [] {
+    std::vector<SpecMethod> methods;
+    for (const SelectPreset& preset : select_presets()) {
+      SelectOptions options = preset.options;
+      if (options.index.chunk == 1) options.outliers = OutlierRule::kFirst;
+      methods.push_back({{std::string(preset.name), print_options(options), std::string(preset.summary)}, read_select});
+    }
+    return methods;
+  }();
+  return kMethods;
+}
+
+}  // namespace kvartet

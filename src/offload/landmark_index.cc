@@ -1,0 +1,258 @@
+#include "offload/landmark_index.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "core/check.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "offload/landmark_index.cc"
+#include "simd/dispatch.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kvartet::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// <a, b>; dim is a multiple of 8.
+float dot_row(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b, std::size_t dim) {
+  const hn::CappedTag<float, 8> d;
+  auto even = hn::Zero(d);
+  auto odd = hn::Zero(d);
+  const std::size_t lanes = hn::Lanes(d);
+  std::size_t i = 0;
+  for (; i + 2 * lanes <= dim; i += 2 * lanes) {
+    even = hn::MulAdd(hn::LoadU(d, a + i), hn::LoadU(d, b + i), even);
+    odd = hn::MulAdd(hn::LoadU(d, a + i + lanes), hn::LoadU(d, b + i + lanes), odd);
+  }
+  for (; i < dim; i += lanes) even = hn::MulAdd(hn::LoadU(d, a + i), hn::LoadU(d, b + i), even);
+  return hn::GetLane(hn::SumOfLanes(d, hn::Add(even, odd)));
+}
+
+// sum over channels of max(q * lower, q * upper).
+float box_row(const float* HWY_RESTRICT q, const float* HWY_RESTRICT lower, const float* HWY_RESTRICT upper, std::size_t dim) {
+  const hn::CappedTag<float, 8> d;
+  auto sum = hn::Zero(d);
+  for (std::size_t i = 0; i < dim; i += hn::Lanes(d)) {
+    const auto x = hn::LoadU(d, q + i);
+    sum = hn::Add(sum, hn::Max(hn::Mul(x, hn::LoadU(d, lower + i)), hn::Mul(x, hn::LoadU(d, upper + i))));
+  }
+  return hn::GetLane(hn::SumOfLanes(d, sum));
+}
+
+}  // namespace kvartet::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace kvartet {
+
+HWY_EXPORT(dot_row);
+HWY_EXPORT(box_row);
+
+namespace {
+
+constexpr std::size_t kQuad = 4;  // queries that share a table look-up
+
+std::size_t uz(int n) { return static_cast<std::size_t>(n); }
+std::size_t metas_of(const IndexOptions& options, int landmarks) { return uz((landmarks + options.meta - 1) / options.meta); }
+
+RowFormat landmark_format(const IndexOptions& options) {
+  return options.kind == IndexKind::kResidual ? RowFormat::kHiggs1 : options.format;
+}
+bool is_box(IndexKind kind) { return kind == IndexKind::kBounds || kind == IndexKind::kDigest; }
+
+}  // namespace
+
+std::vector<float> chunk_means(MatView<const float> keys, int chunk) {
+  const std::size_t count = keys.rows / uz(chunk);
+  std::vector<float> means(count * keys.cols, 0.0F);
+  for (std::size_t i = 0; i < count; ++i) {
+    float* const mean = means.data() + i * keys.cols;
+    for (std::size_t t = 0; t < uz(chunk); ++t) {
+      const float* const key = keys.row(i * uz(chunk) + t);
+      for (std::size_t j = 0; j < keys.cols; ++j) mean[j] += key[j];
+    }
+    for (std::size_t j = 0; j < keys.cols; ++j) mean[j] /= static_cast<float>(chunk);
+  }
+  return means;
+}
+
+Status LandmarkIndex::check(const IndexOptions& options, int dim) {
+  return RowCodec::create(landmark_format(options), dim).status();
+}
+
+std::size_t LandmarkIndex::bytes_of(const IndexOptions& options, int dim, int landmarks) {
+  const std::size_t row = RowCodec::create(landmark_format(options), dim)->row_bytes();
+  if (is_box(options.kind)) return uz(landmarks) * 2 * row;
+  std::size_t bytes = uz(landmarks) * row;
+  if (options.kind == IndexKind::kResidual) {
+    bytes += metas_of(options, landmarks) * RowCodec::create(RowFormat::kHiggs4, dim)->row_bytes();
+  }
+  return bytes;
+}
+
+Result<LandmarkIndex> LandmarkIndex::build(Arena& arena, const IndexOptions& options, MatView<const float> keys) {
+  const int dim = static_cast<int>(keys.cols);
+  const int landmarks = static_cast<int>(keys.rows) / options.chunk;
+  KV_CHECK(uz(landmarks * options.chunk) == keys.rows);
+  KV_ASSIGN(RowCodec codec, RowCodec::create(landmark_format(options), dim));
+  LandmarkIndex index(options, std::move(codec), landmarks);
+  index.stride_ = index.codec_.row_bytes() * (is_box(options.kind) ? 2 : 1);
+  KV_ASSIGN(index.rows_, arena.allocate(bytes_of(options, dim, landmarks)));
+  if (is_box(options.kind)) {
+    index.write_boxes(keys);
+    return index;
+  }
+  const std::vector<float> means = chunk_means(keys, options.chunk);
+  const MatView<const float> view(means.data(), uz(landmarks), keys.cols);
+  if (options.kind == IndexKind::kMean) {
+    index.write_means(view);
+  } else {
+    KV_ASSIGN(RowCodec meta, RowCodec::create(RowFormat::kHiggs4, dim));
+    index.meta_codec_.push_back(std::move(meta));
+    index.write_residuals(view);
+  }
+  return index;
+}
+
+void LandmarkIndex::write_means(MatView<const float> means) {
+  float largest = 0;
+  for (std::size_t i = 0; i < means.rows; ++i)
+    for (const float x : means.row_span(i)) largest = std::max(largest, std::abs(x));
+  codec_.fit(largest);
+  for (std::size_t i = 0; i < means.rows; ++i) codec_.encode(means.row(i), rows_.data() + i * stride_);
+}
+
+// Closed loop: residuals are taken against the quantized mean, so they correct its error (5.4).
+void LandmarkIndex::write_residuals(MatView<const float> means) {
+  const RowCodec& meta = meta_codec_.front();
+  const std::size_t m = uz(options_.meta);
+  const std::size_t metas = metas_of(options_, landmarks_);
+  offset_ = metas * meta.row_bytes();
+  std::vector<float> mean(means.cols);
+  std::vector<float> residual(means.cols);
+  for (std::size_t a = 0; a < metas; ++a) {
+    std::fill(mean.begin(), mean.end(), 0.0F);
+    for (std::size_t i = 0; i < m; ++i) {
+      const float* const landmark = means.row(std::min(a * m + i, means.rows - 1));  // the last one repeats as padding
+      for (std::size_t j = 0; j < means.cols; ++j) mean[j] += landmark[j] / static_cast<float>(m);
+    }
+    meta.encode(mean.data(), rows_.data() + a * meta.row_bytes());
+    meta.decode(rows_.data() + a * meta.row_bytes(), mean.data());
+    for (std::size_t i = a * m; i < std::min((a + 1) * m, means.rows); ++i) {
+      for (std::size_t j = 0; j < means.cols; ++j) residual[j] = means.row(i)[j] - mean[j];
+      codec_.encode(residual.data(), rows_.data() + offset_ + i * stride_);
+    }
+  }
+}
+
+void LandmarkIndex::write_boxes(MatView<const float> keys) {
+  const std::size_t dim = keys.cols;
+  std::vector<float> lower(dim);
+  std::vector<float> upper(dim);
+  for (int i = 0; i < landmarks_; ++i) {
+    const std::size_t begin = uz(i * options_.chunk);
+    std::copy_n(keys.row(begin), dim, lower.begin());
+    std::copy_n(keys.row(begin), dim, upper.begin());
+    for (std::size_t t = begin; t < begin + uz(options_.chunk); ++t) {
+      for (std::size_t j = 0; j < dim; ++j) {
+        lower[j] = std::min(lower[j], keys.row(t)[j]);
+        upper[j] = std::max(upper[j], keys.row(t)[j]);
+      }
+    }
+    if (options_.kind == IndexKind::kDigest) {
+      for (std::size_t j = 0; j < dim; ++j) {
+        const float center = (lower[j] + upper[j]) / 2;
+        float radius = 0;
+        for (std::size_t t = begin; t < begin + uz(options_.chunk); ++t) radius += std::abs(keys.row(t)[j] - center);
+        lower[j] = center - radius / static_cast<float>(options_.chunk);
+        upper[j] = center + radius / static_cast<float>(options_.chunk);
+      }
+    }
+    codec_.encode(lower.data(), rows_.data() + uz(i) * stride_);
+    codec_.encode(upper.data(), rows_.data() + uz(i) * stride_ + codec_.row_bytes());
+  }
+}
+
+void LandmarkIndex::decode(int landmark, float* out) const {
+  codec_.decode(row(landmark), out);
+  const std::size_t dim = uz(codec_.dim());
+  if (is_box(options_.kind)) codec_.decode(row(landmark) + codec_.row_bytes(), out + dim);
+  if (options_.kind != IndexKind::kResidual) return;
+  std::vector<float> mean(dim);
+  const RowCodec& meta = meta_codec_.front();
+  meta.decode(rows_.data() + uz(landmark / options_.meta) * meta.row_bytes(), mean.data());
+  for (std::size_t j = 0; j < dim; ++j) out[j] += mean[j];
+}
+
+void LandmarkIndex::score_rows(const RowCodec& codec, const std::byte* rows, std::size_t stride, std::size_t count,
+                               MatView<const float> queries, MatView<float> logits, std::vector<float>* scratch) const {
+  const std::size_t dim = queries.cols;
+  if (codec.grid() == nullptr) {
+    const auto dot = SIMD_CHOOSE(dot_row);
+    scratch->resize(dim);
+    for (std::size_t i = 0; i < count; ++i) {
+      codec.decode(rows + i * stride, scratch->data());
+      for (std::size_t h = 0; h < queries.rows; ++h) logits.row(h)[i] = dot(queries.row(h), scratch->data(), dim);
+    }
+    return;
+  }
+  const HiggsGrid& grid = *codec.grid();
+  const std::size_t subs = dim / uz(grid.p());
+  const std::size_t table = subs * uz(grid.n()) * kQuad;
+  scratch->resize(table + kQuad * dim + kQuad * count);
+  float* const turned = scratch->data() + table;
+  float* const four = turned + kQuad * dim;
+  const HiggsCodec head(&grid, codec.dim(), codec.dim());
+  for (std::size_t first = 0; first < queries.rows; first += kQuad) {
+    const std::size_t here = std::min(kQuad, queries.rows - first);
+    std::fill_n(turned, kQuad * dim, 0.0F);
+    for (std::size_t h = 0; h < here; ++h) {
+      std::copy_n(queries.row(first + h), dim, turned + h * dim);
+      head.turn_query(turned + h * dim);
+    }
+    grid.fill_tables({turned, kQuad, dim}, subs, scratch->data());
+    score_by_table({.rows = rows,
+                    .row_bytes = stride,
+                    .count = count,
+                    .subs = subs,
+                    .points = uz(grid.n()),
+                    .tables = scratch->data(),
+                    .logits = four,
+                    .stride = count});
+    for (std::size_t h = 0; h < here; ++h) std::copy_n(four + h * count, count, logits.row(first + h));
+  }
+}
+
+void LandmarkIndex::score_boxes(MatView<const float> queries, MatView<float> logits, std::vector<float>* scratch) const {
+  const auto box = SIMD_CHOOSE(box_row);
+  const std::size_t dim = queries.cols;
+  scratch->resize(2 * dim);
+  for (int i = 0; i < landmarks_; ++i) {
+    decode(i, scratch->data());
+    for (std::size_t h = 0; h < queries.rows; ++h)
+      logits.row(h)[i] = box(queries.row(h), scratch->data(), scratch->data() + dim, dim);
+  }
+}
+
+void LandmarkIndex::score(MatView<const float> queries, float scale, MatView<float> logits, std::vector<float>* scratch) const {
+  KV_CHECK(queries.cols == uz(codec_.dim()) && logits.rows == queries.rows && logits.cols == uz(landmarks_));
+  if (is_box(options_.kind)) {
+    score_boxes(queries, logits, scratch);
+  } else {
+    score_rows(codec_, rows_.data() + offset_, stride_, uz(landmarks_), queries, logits, scratch);
+  }
+  if (options_.kind == IndexKind::kResidual) {
+    const std::size_t metas = metas_of(options_, landmarks_);
+    std::vector<float> meta_logits(queries.rows * metas);
+    const RowCodec& meta = meta_codec_.front();
+    score_rows(meta, rows_.data(), meta.row_bytes(), metas, queries, {meta_logits.data(), queries.rows, metas}, scratch);
+    for (std::size_t h = 0; h < queries.rows; ++h)
+      for (std::size_t i = 0; i < uz(landmarks_); ++i) logits.row(h)[i] += meta_logits[h * metas + i / uz(options_.meta)];
+  }
+  for (std::size_t h = 0; h < queries.rows; ++h)
+    for (std::size_t i = 0; i < uz(landmarks_); ++i) logits.row(h)[i] *= scale;
+}
+
+}  // namespace kvartet
+#endif

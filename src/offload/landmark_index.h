@@ -1,0 +1,74 @@
+// The small copy of one KV head's keys that says which rows a query wants: landmarks, and the scores of queries against them
+// (offloading.md 3.3, 5.2 to 5.4, 6).
+//
+//   mean      one landmark per chunk: the mean of its post-RoPE keys (a chunk of one token is the token itself)
+//   residual  means of `meta` landmarks in 4 bits, and what is left of each landmark in 1 bit ("1.5 bits")
+//   bounds    per chunk and channel the least and the largest key: an upper bound of the chunk's best logit (Quest)
+//   digest    the same form with center and mean radius instead (ArkVale); not a bound
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/arena.h"
+#include "core/bytes.h"
+#include "core/matrix.h"
+#include "core/status.h"
+#include "offload/row_codec.h"
+
+namespace kvartet {
+
+enum class IndexKind : std::uint8_t { kMean, kResidual, kBounds, kDigest };
+
+struct IndexOptions {
+  IndexKind kind = IndexKind::kMean;
+  RowFormat format = RowFormat::kHiggs2;  // of landmarks; residual has its own two
+  int chunk = 1;
+  int meta = 8;  // residual: landmarks per meta-landmark
+  bool operator==(const IndexOptions&) const = default;
+};
+
+// Landmarks [chunks, dim] of keys [chunks * chunk, dim].
+std::vector<float> chunk_means(MatView<const float> keys, int chunk);
+
+class LandmarkIndex {
+ public:
+  // kUsage: the format does not fit head_dim.
+  static Status check(const IndexOptions& options, int dim);
+  static std::size_t bytes_of(const IndexOptions& options, int dim, int landmarks);
+
+  // keys: post-RoPE [landmarks * chunk, dim], in candidate order. kExhausted: no memory.
+  static Result<LandmarkIndex> build(Arena& arena, const IndexOptions& options, MatView<const float> keys);
+
+  int landmarks() const { return landmarks_; }
+  std::size_t bytes() const { return rows_.size(); }
+  const Buffer& buffer() const { return rows_; }
+
+  // logits[h, j] = scale * <query h, landmark j>; queries: [n, dim]. `scratch` grows as needed.
+  void score(MatView<const float> queries, float scale, MatView<float> logits, std::vector<float>* scratch) const;
+  // The obvious way: a landmark as it was stored, decoded. Bounds and digests: [lower, upper], 2 * dim.
+  void decode(int landmark, float* out) const;
+
+ private:
+  LandmarkIndex(const IndexOptions& options, RowCodec codec, int landmarks)
+      : options_(options), codec_(std::move(codec)), landmarks_(landmarks) {}
+  void write_means(MatView<const float> means);
+  void write_residuals(MatView<const float> means);
+  void write_boxes(MatView<const float> keys);
+  const std::byte* row(int landmark) const { return rows_.data() + offset_ + static_cast<std::size_t>(landmark) * stride_; }
+  void score_rows(const RowCodec& codec, const std::byte* rows, std::size_t stride, std::size_t count, MatView<const float> queries,
+                  MatView<float> logits, std::vector<float>* scratch) const;
+  void score_boxes(MatView<const float> queries, MatView<float> logits, std::vector<float>* scratch) const;
+
+  IndexOptions options_;
+  RowCodec codec_;                 // of a landmark; residual: of the residuals
+  std::vector<RowCodec> meta_codec_;  // residual: one
+  int landmarks_ = 0;
+  std::size_t offset_ = 0;  // of the first landmark: behind the meta-landmarks
+  std::size_t stride_ = 0;
+  Buffer rows_;
+};
+
+}  // namespace kvartet

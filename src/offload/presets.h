@@ -1,0 +1,57 @@
+// A row-selecting method as independent answers (offloading.md 5), and the named methods as presets over them (8).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "core/bytes.h"
+#include "offload/landmark_index.h"
+#include "offload/row_codec.h"
+#include "offload/select_segments.h"
+#include "offload/select_top.h"
+
+namespace kvartet {
+
+enum class KeyRope : std::uint8_t { kPre, kPost };     // how keys lie in the slow tier
+enum class Share : std::uint8_t { kGroup, kHead };     // one selection per KV head, or one per query head
+
+struct SelectOptions {
+  Amount budget = {0.03125, true};
+  IndexOptions index = {};          // chunk included
+  RowFormat keys = RowFormat::kF16;
+  bool low_rank_keys = false;       // keys of candidates exist only as a factorization of `rank`
+  int rank = 160;
+  RowFormat values = RowFormat::kF16;
+  KeyRope rope = KeyRope::kPost;
+  Aggregate aggregate = Aggregate::kMaxSoftmax;
+  Share share = Share::kGroup;
+  Amount sinks = {0, false};
+  OutlierRule outliers = OutlierRule::kFirst;
+  Amount local = {64, false};
+  Segmentation segments = Segmentation::kChunks;
+  int least_prompt = 0;
+  int dense_layers = 0;  // first layers that keep everything
+  Tier tier = Tier::kRam;
+  bool operator==(const SelectOptions&) const = default;
+
+  SegmentRequest request(int prompt) const {
+    return {.prompt = prompt,
+            .chunk = index.chunk,
+            .budget = budget,
+            .sinks = sinks,
+            .local = local,
+            .segmentation = segments,
+            .rule = outliers,
+            .least_prompt = least_prompt};
+  }
+};
+
+struct SelectPreset {
+  std::string_view name;
+  std::string_view summary;
+  SelectOptions options;
+};
+std::span<const SelectPreset> select_presets();
+
+}  // namespace kvartet

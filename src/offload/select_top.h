@@ -1,0 +1,29 @@
+// From logits of candidates to the set that one KV head attends to (offloading.md 1.8, 1.9).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/matrix.h"
+
+namespace kvartet {
+
+// How the query heads of a group agree on one score per candidate.
+enum class Aggregate : std::uint8_t { kMaxSoftmax, kMeanQuery, kMaxLogit, kSumSoftmax };
+
+// logits: [queries, candidates], already divided by sqrt(head_dim). Softmax runs over the candidates alone. kMaxSoftmax's
+// scores are logarithms: the order is the same and small probabilities do not underflow into ties. kMeanQuery takes the
+// mean of the logits, which is the logit of the mean query.
+void aggregate_scores(Aggregate aggregate, MatView<const float> logits, std::span<float> scores);
+
+// The k largest scores, ties to the lower index, ascending by index. k <= scores.size().
+class TopSelector {
+ public:
+  void select(std::span<const float> scores, int k, std::vector<std::int32_t>* chosen);
+
+ private:
+  std::vector<std::uint64_t> keys_;
+};
+
+}  // namespace kvartet
