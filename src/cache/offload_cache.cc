@@ -19,6 +19,8 @@ ByteAccount joined(const TierBytes& tiers) {
 }  // namespace
 
 Status OffloadCache::check(const SelectOptions& options, const ModelShape& shape) {
+  if (options.place == Place::kNear) return {};
+  if (options.tier != Tier::kRam) return usage_error("tier=mmap and tier=disk are not built yet; use tier=ram");
   for (const LayerShape& layer : shape.layers) KV_TRY(OffloadLayer::check(options, layer));
   if (options.rope == KeyRope::kPre && shape.rope.dims == 0) {
     return usage_error("keys are to lie unrotated (rope=pre), but this model's rotation is not known; use rope=post");
@@ -33,6 +35,10 @@ Result<OffloadCache> OffloadCache::create(const SelectOptions& options, const Mo
   cache.options_ = std::make_shared<const SelectOptions>(options);
   cache.shape_ = std::make_shared<const ModelShape>(shape);
   cache.fast_ = fast;
+  if (options.place == Place::kNear) {
+    for (int l = 0; l < shape.layer_count(); ++l) cache.pages_.emplace_back(cache.options_, l, shape.layers[uz(l)]);
+    return cache;
+  }
   auto formats = std::make_shared<std::vector<TileFormat>>();
   std::vector<LayerRowShape> rows;
   for (const LayerShape& layer : shape.layers) {
@@ -62,10 +68,17 @@ OffloadCache::OffloadCache(const OffloadCache& other)
       fast_(other.fast_),
       formats_(other.formats_),
       rope_(other.rope_),
-      store_(other.store_->fork()),
-      layers_(other.layers_) {}
+      layers_(other.layers_),
+      pages_(other.pages_) {
+  if (other.store_) store_.emplace(other.store_->fork());
+  for (PageLayer& layer : pages_) layer.forget_selection();
+}
 
 Status OffloadCache::seal(int layer, const OffloadLayer::Prompt& prompt, int threads, Arrival* kept) {
+  if (!pages_.empty()) {
+    *kept = Arrival{};
+    return {};
+  }
   const int tokens = static_cast<int>(prompt.key.tokens);
   KV_TRY(layers_[uz(layer)].seal(*fast_, *store_, prompt, threads, kept));
   const bool rotates = wants_pre_rope_keys() && layers_[uz(layer)].selects();
@@ -74,6 +87,10 @@ Status OffloadCache::seal(int layer, const OffloadLayer::Prompt& prompt, int thr
 }
 
 Status OffloadCache::select(int layer, MatView<const float> queries, int threads, std::span<const HeadView> kept) {
+  if (!pages_.empty()) {
+    pages_[uz(layer)].select(queries, kept);
+    return {};
+  }
   if (layer == 0) store_->begin_step();
   return layers_[uz(layer)].select({.queries = queries,
                                     .rope = rope_.get(),
@@ -84,29 +101,67 @@ Status OffloadCache::select(int layer, MatView<const float> queries, int threads
                                    kept);
 }
 
+Status OffloadCache::rows_added(int layer, std::span<const MatView<const float>> keys, std::span<const HeadView> kept) {
+  if (!pages_.empty()) return pages_[uz(layer)].add(*fast_, keys);
+  refresh_views(layer, kept);
+  return {};
+}
+
+void OffloadCache::refresh_views(int layer, std::span<const HeadView> kept) {
+  if (pages_.empty()) layers_[uz(layer)].refresh_views(kept);
+}
+
+std::span<const HeadView> OffloadCache::views(int layer, std::span<const HeadView> kept) const {
+  if (pages_.empty()) return layers_[uz(layer)].selects() ? layers_[uz(layer)].views() : kept;
+  return pages_[uz(layer)].views().empty() ? kept : pages_[uz(layer)].views();
+}
+
+int OffloadCache::kept_rows(const SelectOptions& options, int layer, int prompt, int generated) {
+  if (options.place == Place::kNear) return prompt + generated;
+  const Segments s = OffloadLayer::segments(options, layer, prompt);
+  return generated + (s.dense ? prompt : s.kept_tokens(options.index.chunk));
+}
+
 bool OffloadCache::selects() const {
+  if (std::any_of(pages_.begin(), pages_.end(), [](const PageLayer& layer) { return layer.selects(); })) return true;
   return std::any_of(layers_.begin(), layers_.end(), [](const OffloadLayer& layer) { return layer.selects(); });
 }
 
+Status OffloadCache::read_rows(int layer, int kv_head, std::span<const std::int32_t> positions, MatView<float> keys,
+                               MatView<float> values) {
+  OffloadLayer::Step step;
+  step.rope = rope_.get();
+  step.store = &*store_;
+  return layers_[uz(layer)].read_rows(step, kv_head, positions, keys, values);
+}
+
 RowTraffic OffloadCache::traffic() const {
+  if (!store_) return {};
   RowTraffic traffic = store_->traffic();
   for (const OffloadLayer& layer : layers_) traffic.rows_hit += layer.rows_reused();
   return traffic;
 }
 
 ByteAccount OffloadCache::bytes() const {
-  ByteAccount sum = joined(store_->bytes());
+  ByteAccount sum;
+  if (store_) sum += joined(store_->bytes());
+  for (const PageLayer& layer : pages_) sum += layer.bytes();
   for (const OffloadLayer& layer : layers_) sum += layer.bytes();
   return sum;
 }
 
 void OffloadCache::list_state(std::vector<StateBuffer>* out) const {
-  store_->list_state("rows", out);
+  if (store_) store_->list_state("rows", out);
+  for (std::size_t l = 0; l < pages_.size(); ++l) pages_[l].list_state(fmt::format("layer {}", l), out);
   for (std::size_t l = 0; l < layers_.size(); ++l) layers_[l].list_state(fmt::format("layer {} offload", l), out);
 }
 
-ByteAccount OffloadCache::predict(const SelectOptions& options, const ModelShape& shape, int prompt) {
+ByteAccount OffloadCache::predict(const SelectOptions& options, const ModelShape& shape, int prompt, int generated) {
   ByteAccount sum;
+  if (options.place == Place::kNear) {
+    for (int l = 0; l < shape.layer_count(); ++l) sum += PageLayer::predict(options, l, shape.layers[uz(l)], prompt + generated);
+    return sum;
+  }
   RowStoreOptions store;
   store.tier = options.tier;
   for (int l = 0; l < shape.layer_count(); ++l) {

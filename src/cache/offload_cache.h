@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cache/offload_layer.h"
+#include "cache/offload_pages.h"
 #include "core/arena.h"
 #include "core/bytes.h"
 #include "core/model_shape.h"
@@ -32,15 +33,23 @@ class OffloadCache {
   Status seal(int layer, const OffloadLayer::Prompt& prompt, int threads, Arrival* kept);
   // `step` needs queries and threads only.
   Status select(int layer, MatView<const float> queries, int threads, std::span<const HeadView> kept);
-  void refresh_views(int layer, std::span<const HeadView> kept) { layers_[static_cast<std::size_t>(layer)].refresh_views(kept); }
-  const OffloadLayer& layer(int index) const { return layers_[static_cast<std::size_t>(index)]; }
+  // After the layer cache took new rows: keys has one matrix per KV head.
+  Status rows_added(int layer, std::span<const MatView<const float>> keys, std::span<const HeadView> kept);
+  void refresh_views(int layer, std::span<const HeadView> kept);
+  // What attention walks, given the layer cache's own views.
+  std::span<const HeadView> views(int layer, std::span<const HeadView> kept) const;
+  const OffloadLayer& layer(int index) const { return layers_[static_cast<std::size_t>(index)]; }  // not with everything near
   bool selects() const;
+  bool has_far_rows(int layer) const { return pages_.empty() && layers_[static_cast<std::size_t>(layer)].selects(); }
+  Status read_rows(int layer, int kv_head, std::span<const std::int32_t> positions, MatView<float> keys, MatView<float> values);
 
   // The counters of offloading.md 1.2; rows that were still staged from the step before count as hits.
   RowTraffic traffic() const;
   ByteAccount bytes() const;
   void list_state(std::vector<StateBuffer>* out) const;
-  static ByteAccount predict(const SelectOptions& options, const ModelShape& shape, int prompt);
+  static ByteAccount predict(const SelectOptions& options, const ModelShape& shape, int prompt, int generated);
+  // Rows per head that the layer cache keeps.
+  static int kept_rows(const SelectOptions& options, int layer, int prompt, int generated);
 
  private:
   OffloadCache() = default;
@@ -50,7 +59,8 @@ class OffloadCache {
   std::shared_ptr<const std::vector<TileFormat>> formats_;  // per layer: key, value
   std::shared_ptr<const RopeTable> rope_;                   // null until rows have to be rotated
   std::optional<RowStore> store_;
-  std::vector<OffloadLayer> layers_;
+  std::vector<OffloadLayer> layers_;  // rows far
+  std::vector<PageLayer> pages_;      // or everything near
   OffloadScratch scratch_;
 };
 

@@ -444,6 +444,40 @@ std::vector<std::int32_t> OffloadLayer::staged_positions(int unit) const {
   return positions;
 }
 
+std::vector<std::int32_t> OffloadLayer::candidate_positions(int kv_head) const {
+  const Segments& s = sealed_->segments;
+  const int chunk = options_->index.chunk;
+  std::vector<std::int32_t> positions;
+  for (int i = 0; i < s.candidates - s.outlier_chunks; ++i) {
+    const int first = s.outlier_chunks > 0 ? id_at(sealed_->chunk_ids[uz(kv_head)], i) * chunk : s.front + i * chunk;
+    append_range(first, first + chunk, &positions);
+  }
+  return positions;
+}
+
+std::vector<std::int32_t> OffloadLayer::kept_positions(int kv_head) const {
+  const std::vector<std::int32_t> candidates = candidate_positions(kv_head);
+  std::vector<std::int32_t> kept;
+  for (int position = 0; position < sealed_->prompt; ++position) {
+    if (!std::binary_search(candidates.begin(), candidates.end(), position)) kept.push_back(position);
+  }
+  return kept;
+}
+
+Status OffloadLayer::read_rows(const Step& step, int kv_head, std::span<const std::int32_t> positions, MatView<float> keys,
+                               MatView<float> values) const {
+  const std::size_t row_bytes = step.store->row_bytes(layer_);
+  const std::size_t key_bytes = options_->low_rank_keys ? 0 : sealed_->key_codec.row_bytes();
+  std::vector<std::byte> rows(positions.size() * row_bytes);
+  const HeadFetch fetch{.kv_head = kv_head, .rows = positions, .out = rows.data()};
+  KV_TRY(step.store->fetch(layer_, {&fetch, 1}));
+  for (std::size_t i = 0; i < positions.size(); ++i) {
+    read_key(step, kv_head, positions[i], rows.data() + i * row_bytes, keys.row(i));
+    sealed_->value_codec.decode(rows.data() + i * row_bytes + key_bytes, values.row(i));
+  }
+  return {};
+}
+
 // ---- counts
 
 ByteAccount OffloadLayer::bytes() const {

@@ -77,6 +77,14 @@ class OffloadLayer {
   std::span<const HeadView> views() const { return views_; }
   // Positions staged for a unit, ascending; for tests and diagnostics.
   std::vector<std::int32_t> staged_positions(int unit) const;
+  // For diagnostics, while selects(): prompt positions of a head that are always kept, those that compete, and how many of
+  // these a step takes.
+  std::vector<std::int32_t> kept_positions(int kv_head) const;
+  std::vector<std::int32_t> candidate_positions(int kv_head) const;
+  int selected_rows() const { return slot_count(); }
+  // Rows as a step would stage them: keys rotated. Positions ascending; keys, values: [positions, head_dim].
+  Status read_rows(const Step& step, int kv_head, std::span<const std::int32_t> positions, MatView<float> keys,
+                   MatView<float> values) const;
   std::uint64_t rows_reused() const { return rows_reused_; }
 
   ByteAccount bytes() const;

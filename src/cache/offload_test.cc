@@ -195,7 +195,7 @@ TEST(Offload, TFullWhenEverythingIsSelectedTheCacheIsFull) {
 }
 
 TEST(Offload, TShortPromptsAreFullToTheBit) {
-  for (const std::string spec : {"yakv", "shadowkv:rank=64", "yakv-engine", "oracle", "arkvale"}) {
+  for (const std::string spec : {"yakv", "shadowkv:rank=64", "yakv-engine", "oracle", "arkvale", "quest"}) {
     for (const int tokens : {1, 7, 63, 64, 65}) {
       Offloaded fed(spec, 80);
       Offloaded full("full", 80);
@@ -395,6 +395,48 @@ TEST(Offload, PredictedBytesEqualHeldOnes) {
   }
 }
 
+// Quest reads the pages with the best bounds, per query head, generated rows included; rows stay where they are.
+TEST(Offload, QuestReadsTheBestPages) {
+  const std::string spec = "quest:budget=64,chunk=16,dense=0";
+  Offloaded fed(spec, 720);
+  expect_ok(fed.prompt(650));
+  EXPECT_TRUE(fed.cache().acted());
+  for (std::uint64_t i = 0; i < 40; ++i) {
+    const std::vector<float> q = fed.queries(i);
+    expect_ok(fed.begin_step(q));
+    const int rows = 651 + static_cast<int>(i);
+    ASSERT_EQ(fed.cache().views(0).size(), static_cast<std::size_t>(kHeads));
+    for (int h = 0; h < kHeads; ++h) {
+      std::vector<std::pair<double, int>> bounds;
+      for (int page = 0; page * 16 < rows; ++page) {
+        double bound = 0;
+        for (int c = 0; c < kDim; ++c) {
+          double best = -1e300;
+          for (int t = page * 16; t < std::min(rows, page * 16 + 16); ++t) {
+            best = std::max(best, static_cast<double>(q[static_cast<std::size_t>(h * kDim + c)]) * fed.key(t, h / 3)[c]);
+          }
+          bound += best;
+        }
+        bounds.emplace_back(-bound, page);
+      }
+      std::sort(bounds.begin(), bounds.end());
+      std::vector<std::int32_t> expected;
+      for (int p = 0; p < 4; ++p)
+        for (int t = bounds[static_cast<std::size_t>(p)].second * 16; t < std::min(rows, bounds[static_cast<std::size_t>(p)].second * 16 + 16); ++t)
+          expected.push_back(t);
+      std::sort(expected.begin(), expected.end());
+      const HeadView& view = fed.cache().views(0)[static_cast<std::size_t>(h)];
+      ASSERT_EQ(fed.positions_in(view, h / 3), expected);
+      for (const TilePiece& piece : view.keys) ASSERT_EQ(piece.row / kBlockRows, (piece.row + piece.end - piece.begin - 1) / kBlockRows);
+    }
+    expect_ok(fed.end_step());
+    expect_ok(fed.cache().check_integrity());
+  }
+  EXPECT_EQ(fed.cache().bytes(), *predict_bytes(spec_of(spec), fed.shape(), 650, 40));
+  SequenceCache fork = fed.cache().fork();
+  expect_ok(fork.check_integrity());
+}
+
 TEST(Offload, ForksDoNotSeeEachOther) {
   Offloaded fed("yakv:budget=32,local=16", 420);
   expect_ok(fed.prompt(400));
@@ -435,9 +477,9 @@ TEST(Offload, BadRowsAreRefused) {
 TEST(OffloadSpec, CanonicalAndRefusals) {
   EXPECT_EQ(spec_of("yakv").canonical,
             "yakv:budget=0.03125,chunk=1,index=higgs2,keys=higgs4,values=higgs4,rope=pre,aggregate=maxsoftmax,share=group,sinks=0,"
-            "outliers=first,local=64,segments=chunks,min=0,dense=0");
+            "outliers=first,local=64,segments=chunks,min=0,dense=0,tier=ram");
   EXPECT_EQ(spec_of(spec_of("shadowkv").canonical), spec_of("shadowkv"));
-  for (const std::string& name : {"yakv-engine", "oracle", "arkvale", "select"}) EXPECT_EQ(spec_of(spec_of(name).canonical), spec_of(name));
+  for (const std::string& name : {"yakv-engine", "oracle", "arkvale", "quest", "select"}) EXPECT_EQ(spec_of(spec_of(name).canonical), spec_of(name));
   for (const auto& [text, hint] : {std::pair<std::string, std::string>{"yakv:index=higgs3", "higgs"},
                                    {"shadowkv:sinks=383", "sinks=376"},
                                    {"yakv:rank=3", "keys=svd"},

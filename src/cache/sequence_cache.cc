@@ -155,8 +155,7 @@ Status SequenceCache::seal_prompt(int layer, const LayerRows& rows) {
       fresh.arrival = &kept;
     }
     KV_TRY(changed.seal(*impl_->arena, fresh, impl_->options.threads));
-    if (impl_->offload) impl_->offload->refresh_views(layer, changed.views());
-    return {};
+    return impl_->offload ? impl_->offload->rows_added(layer, impl_->keys, changed.views()) : Status();
   });
 }
 
@@ -175,8 +174,7 @@ Status SequenceCache::append_row(int layer, MatView<const float> key, MatView<co
       impl_->values.push_back({value.row(h), 1, value.cols});
     }
     KV_TRY(changed.append(*impl_->arena, impl_->new_tokens(nullptr)));
-    if (impl_->offload) impl_->offload->refresh_views(layer, changed.views());
-    return {};
+    return impl_->offload ? impl_->offload->rows_added(layer, impl_->keys, changed.views()) : Status();
   });
 }
 
@@ -194,8 +192,8 @@ Status SequenceCache::after_attention(int layer, MatView<const float> weights) {
 void SequenceCache::finish_step() { finish_prompt(1); }
 
 std::span<const HeadView> SequenceCache::views(int layer) const {
-  if (impl_->offload && impl_->offload->layer(layer).selects()) return impl_->offload->layer(layer).views();
-  return impl_->layer(layer).views();
+  const std::span<const HeadView> kept = impl_->layer(layer).views();
+  return impl_->offload ? impl_->offload->views(layer, kept) : kept;
 }
 
 int SequenceCache::next_position() const { return impl_->next_position; }
@@ -222,7 +220,21 @@ double SequenceCache::mean_rows() const {
 }
 
 bool SequenceCache::acted() const {
+  if (selects()) return true;
   return std::any_of(impl_->layers.begin(), impl_->layers.end(), [](const LayerCache& layer) { return layer.acted(); });
+}
+
+RowSelection SequenceCache::selection(int layer, int view) const {
+  if (!impl_->offload || !impl_->offload->has_far_rows(layer)) return {};
+  const OffloadLayer& far = impl_->offload->layer(layer);
+  const int kv_head = view * impl_->layer(layer).kv_heads() / static_cast<int>(far.views().size());
+  return {far.kept_positions(kv_head), far.staged_positions(view), far.candidate_positions(kv_head)};
+}
+
+Status SequenceCache::read_far_rows(int layer, int kv_head, std::span<const std::int32_t> positions, MatView<float> keys,
+                                    MatView<float> values) {
+  KV_CHECK(impl_->offload && impl_->offload->has_far_rows(layer));
+  return impl_->offload->read_rows(layer, kv_head, positions, keys, values);
 }
 
 RowTraffic SequenceCache::traffic() const { return impl_->offload ? impl_->offload->traffic() : RowTraffic{}; }
@@ -272,14 +284,11 @@ Result<ByteAccount> predict_bytes(const CacheSpec& spec, const ModelShape& shape
   KV_ASSIGN(const FormatsList formats, formats_of_layers(spec, shape, nullptr));
   const CacheSpec windowed = windowed_layer_spec(spec);
   ByteAccount sum = table_bytes(formats);
-  if (spec.offload) sum += OffloadCache::predict(*spec.offload, shape, prompt_tokens);
+  if (spec.offload) sum += OffloadCache::predict(*spec.offload, shape, prompt_tokens, generated);
   for (std::size_t l = 0; l < shape.layers.size(); ++l) {
     const CacheSpec& layer_spec = shape.layers[l].window > 0 ? windowed : spec;
     int rows = rows_after(layer_spec, {static_cast<int>(l), shape.layer_count()}, prompt_tokens, generated);
-    if (spec.offload) {
-      const Segments s = OffloadLayer::segments(*spec.offload, static_cast<int>(l), prompt_tokens);
-      rows = generated + (s.dense ? prompt_tokens : s.kept_tokens(spec.offload->index.chunk));
-    }
+    if (spec.offload) rows = OffloadCache::kept_rows(*spec.offload, static_cast<int>(l), prompt_tokens, generated);
     for (int h = 0; h < shape.layers[l].kv_heads; ++h) {
       for (const SideFormats* side : {&formats[l]->key, &formats[l]->value}) sum += side->bytes(rows, side->sealed_rows(rows));
       if (layer_spec.evict != Evict::kNone) sum += RowPositions::bytes_of(rows);

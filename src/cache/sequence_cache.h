@@ -38,6 +38,13 @@ struct CacheOptions {
   std::shared_ptr<Arena> slow = nullptr;  // rows of the slow tier in memory; null: an arena of the cache's own
 };
 
+// What one view of a layer with far rows sees beside the generated tokens, as prompt positions, ascending: for diagnostics.
+struct RowSelection {
+  std::vector<std::int32_t> kept;        // always near
+  std::vector<std::int32_t> selected;    // staged for the last queries
+  std::vector<std::int32_t> candidates;  // what `selected` was chosen from
+};
+
 // A failed seal_prompt, append_row or after_attention leaves its layer as it was, but the layers before it may have gone
 // ahead: the cache is then broken, and every later call of these returns that it is. Other caches are not touched.
 class SequenceCache {
@@ -81,6 +88,11 @@ class SequenceCache {
   std::vector<std::int32_t> positions(int layer, int kv_head) const;  // true position of each row, in row order
   double mean_rows() const;                                           // over layers and heads
   bool acted() const;  // has anything been dropped or written in fewer bits than f16?
+
+  // Empty where the layer keeps everything near.
+  RowSelection selection(int layer, int view) const;
+  // Far rows of selectable positions (ascending) as attention would get them; keys, values: [positions, head_dim].
+  Status read_far_rows(int layer, int kv_head, std::span<const std::int32_t> positions, MatView<float> keys, MatView<float> values);
 
   RowTraffic traffic() const;  // between the tiers; all zero without a slow tier
   ByteAccount bytes() const;

@@ -14,7 +14,7 @@
 namespace kvartet {
 namespace {
 
-constexpr std::array<std::string_view, 5> kPlanned = {"nvfp4", "higgs", "quest", "infinigen", "lrqk"};
+constexpr std::array<std::string_view, 4> kPlanned = {"nvfp4", "higgs", "infinigen", "lrqk"};
 
 bool is_evictor(const SpecStage& stage) { return find_method(evictor_methods(), stage.name.key) != nullptr; }
 

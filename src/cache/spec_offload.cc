@@ -13,13 +13,14 @@
 namespace kvartet {
 namespace {
 
-constexpr std::array<std::string_view, 16> kKeys = {"budget",   "chunk",  "index",  "meta",    "keys", "rank",  "values", "rope",
-                                                    "aggregate", "share", "sinks", "outliers", "local", "segments", "min", "dense"};
+constexpr std::array<std::string_view, 17> kKeys = {"budget",   "chunk",  "index",  "meta",    "keys", "rank",  "values", "rope",
+                                                    "aggregate", "share", "sinks", "outliers", "local", "segments", "min", "dense", "tier"};
 constexpr std::array<std::string_view, 4> kAggregates = {"maxsoftmax", "meanquery", "maxlogit", "sumsoftmax"};
 constexpr std::array<std::string_view, 2> kShares = {"group", "head"};
 constexpr std::array<std::string_view, 2> kRopes = {"pre", "post"};
 constexpr std::array<std::string_view, 2> kOutliers = {"first", "cosine"};
 constexpr std::array<std::string_view, 2> kSegments = {"chunks", "infix"};
+constexpr std::array<std::string_view, 3> kTiers = {"ram", "mmap", "disk"};
 constexpr int kLargestChunk = 256;
 constexpr std::string_view kLowRank = "svd";
 
@@ -151,6 +152,8 @@ Status read_segments(const SpecStage& stage, SelectOptions* options) {
   options->segments = static_cast<Segmentation>(segments);
   KV_ASSIGN(options->least_prompt, single_whole(stage, "min", options->least_prompt, 0, kMostRows));
   KV_ASSIGN(options->dense_layers, single_whole(stage, "dense", options->dense_layers, 0, kMostRows));
+  KV_ASSIGN(const std::size_t tier, word_index(stage, "tier", kTiers, static_cast<std::size_t>(options->tier)));
+  options->tier = static_cast<Tier>(tier);
   KV_TRY(check_whole_chunks("budget", options->budget, chunk));
   if (options->segments == Segmentation::kInfix) return {};
   KV_TRY(check_whole_chunks("sinks", options->sinks, chunk));
@@ -163,13 +166,28 @@ std::string print_options(const SelectOptions& options) {
   if (options.index.kind == IndexKind::kResidual) text += fmt::format(",meta={}", options.index.meta);
   text += fmt::format(",keys={}", options.low_rank_keys ? kLowRank : row_format_name(options.keys));
   if (options.low_rank_keys) text += fmt::format(",rank={}", options.rank);
-  text += fmt::format(",values={},rope={},aggregate={},share={},sinks={},outliers={},local={},segments={},min={},dense={}",
+  text += fmt::format(",values={},rope={},aggregate={},share={},sinks={},outliers={},local={},segments={},min={},dense={},tier={}",
                       row_format_name(options.values), kRopes[static_cast<std::size_t>(options.rope)],
                       kAggregates[static_cast<std::size_t>(options.aggregate)], kShares[static_cast<std::size_t>(options.share)],
                       print_amount(options.sinks), kOutliers[static_cast<std::size_t>(options.outliers)],
                       print_amount(options.local), kSegments[static_cast<std::size_t>(options.segments)], options.least_prompt,
-                      options.dense_layers);
+                      options.dense_layers, kTiers[static_cast<std::size_t>(options.tier)]);
   return text;
+}
+
+std::string print_near(const SelectOptions& options) {
+  return fmt::format("budget={},chunk={},dense={}", print_amount(options.budget), options.index.chunk, options.dense_layers);
+}
+
+Result<std::string> read_near(const SpecStage& stage, SelectOptions options, CacheSpec* spec) {
+  constexpr std::array<std::string_view, 3> kNearKeys = {"budget", "chunk", "dense"};
+  KV_TRY(check_keys(stage, kNearKeys));
+  KV_ASSIGN(options.index.chunk, single_whole(stage, "chunk", options.index.chunk, 1, kLargestChunk));
+  KV_TRY(read_amount(stage, "budget", 1, &options.budget));
+  KV_ASSIGN(options.dense_layers, single_whole(stage, "dense", options.dense_layers, 0, kMostRows));
+  KV_TRY(check_whole_chunks("budget", options.budget, options.index.chunk));
+  spec->offload = options;
+  return fmt::format("{}:{}", stage.name.key, print_near(options));
 }
 
 Result<std::string> read_select(const SpecStage& stage, CacheSpec* spec) {
@@ -177,6 +195,7 @@ Result<std::string> read_select(const SpecStage& stage, CacheSpec* spec) {
   const std::span<const SelectPreset> presets = select_presets();
   const auto preset = std::find_if(presets.begin(), presets.end(), [&](const SelectPreset& p) { return p.name == stage.name.key; });
   SelectOptions options = preset->options;
+  if (options.place == Place::kNear) return read_near(stage, options, spec);
   KV_TRY(read_index(stage, &options));
   KV_TRY(read_stores(stage, &options));
   KV_TRY(read_selection(stage, &options));
@@ -193,7 +212,8 @@ std::span<const SpecMethod> offload_methods() {
     for (const SelectPreset& preset : select_presets()) {
       SelectOptions options = preset.options;
       if (options.index.chunk == 1) options.outliers = OutlierRule::kFirst;
-      methods.push_back({{std::string(preset.name), print_options(options), std::string(preset.summary)}, read_select});
+      methods.push_back({{std::string(preset.name), options.place == Place::kNear ? print_near(options) : print_options(options),
+                          std::string(preset.summary)}, read_select});
     }
     return methods;
   }();

@@ -4,6 +4,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "bench/diagnose.h"
 #include "bench/fidelity.h"
 #include "cli/command.h"
 #include "core/file_system.h"
@@ -19,6 +20,7 @@ struct FidelityFlags {
   std::string file;
   FidelityRequest request;
   bool json = false;
+  bool diagnose = false;
 };
 
 Status fidelity(const FidelityFlags& flags) {
@@ -34,7 +36,21 @@ Status fidelity(const FidelityFlags& flags) {
   KV_ASSIGN(std::vector<Token> tokens, build_prompt(engine->vocabulary(), PromptForm::kRaw, {text, ""}));
   KV_ASSIGN(FidelityReport report,
             measure_fidelity(*engine, tokens, flags.request, specs, [](double share) { show_progress("comparing", share); }));
+  DiagnosisReport diagnosis;
+  if (flags.diagnose) {
+    KV_ASSIGN(diagnosis, diagnose_selection(*engine, tokens, flags.request, specs, [](double share) { show_progress("diagnosing", share); }));
+  }
   show_progress("", 1);
+  if (flags.diagnose && flags.json) {
+    nlohmann::json document = fidelity_json(report);
+    document["diagnosis"] = diagnosis_json(diagnosis);
+    print(document.dump(1) + "\n");
+    return {};
+  }
+  if (flags.diagnose) {
+    print(fidelity_table(report) + diagnosis_table(diagnosis));
+    return {};
+  }
   print(flags.json ? fidelity_json(report).dump(1) + "\n" : fidelity_table(report));
   return {};
 }
@@ -54,6 +70,7 @@ void add_fidelity(CLI::App& app, Action* action) {
   command->add_option("--tokens", flags->request.tokens, "the last of them, over which distributions are compared")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
+  command->add_flag("--diagnose", flags->diagnose, "for caches that select rows: recall, attention mass, and where the error comes from");
   command->add_flag("--json", flags->json, "one JSON document on standard output");
   command->callback([flags, action] { *action = [flags] { return fidelity(*flags); }; });
 }

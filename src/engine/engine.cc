@@ -196,6 +196,15 @@ Status Engine::decode(std::span<Sequence* const> sequences, std::span<const Toke
   return impl_->decode(sequences, tokens);
 }
 
+Status Engine::decode_observed(Sequence& sequence, Token token, const LayerObserver& observer) {
+  const Token tokens[] = {token};
+  KV_TRY(impl_->check_tokens(tokens));
+  KV_TRY(extend(sequence, {}));
+  sequence.logits.resize(static_cast<std::size_t>(shape().vocab));
+  const DecodeItem item{token, &sequence.cache, sequence.logits, &observer};
+  return impl_->step->run({&item, 1});
+}
+
 Result<std::vector<double>> Engine::log_likelihoods(const Sequence& sequence, std::span<const Token> continuation) {
   KV_TRY(impl_->check_tokens(continuation));
   if (continuation.empty()) return std::vector<double>();

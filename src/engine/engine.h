@@ -12,6 +12,7 @@
 
 #include "cache/sequence_cache.h"
 #include "core/arena.h"
+#include "core/matrix.h"
 #include "core/model_shape.h"
 #include "core/status.h"
 #include "model/transformer.h"
@@ -105,6 +106,10 @@ class Engine {
 
   // One decode step with given tokens, one for each sequence, as one batch: their logits are renewed (teacher forcing).
   Status decode(std::span<Sequence* const> sequences, std::span<const Token> tokens);
+
+  // The same for one sequence, with a look at every layer before its attention: the observer's failure ends the step.
+  using LayerObserver = std::function<Status(int layer, MatView<const float> q, MatView<const float> k, MatView<const float> v)>;
+  Status decode_observed(Sequence& sequence, Token token, const LayerObserver& observer);
 
   // Decodes all sequences as one batch, each until its own end. on_text gets pieces of valid UTF-8 as they are certain.
   // kUsage: options that make no sense; kExhausted: no room for a single token, or over the byte cap. An interruption is

@@ -92,7 +92,11 @@ Status DecodeStep::Impl::run_layer(int layer, std::span<const DecodeItem> items,
   const double t1 = clock.seconds();
   KV_TRY(append_rows(layer, items, in.k, in.v));
   for (std::size_t i = 0; i < n; ++i) {
-    KV_TRY(items[i].cache->before_attention(layer, {in.q.row(i), uz(s.heads), uz(s.head_dim)}));
+    const MatView<const float> q(in.q.row(i), uz(s.heads), uz(s.head_dim));
+    KV_TRY(items[i].cache->before_attention(layer, q));
+    if (items[i].observer == nullptr) continue;
+    const MatView<const float> key(in.k.row(i), uz(s.kv_heads), uz(s.head_dim));
+    KV_TRY((*items[i].observer)(layer, q, key, {in.v.row(i), uz(s.kv_heads), uz(s.head_dim)}));
   }
   make_tasks(layer, items, in.q, attended);
   const double t2 = clock.seconds();

@@ -47,10 +47,14 @@ class Prefill {
   std::unique_ptr<Impl> impl_;
 };
 
+// What a layer's attention is about to be asked: q [heads, head_dim] and the new row k, v [kv_heads, head_dim].
+using LayerObserver = std::function<Status(int layer, MatView<const float> q, MatView<const float> k, MatView<const float> v)>;
+
 struct DecodeItem {
   std::int32_t token = 0;
   SequenceCache* cache = nullptr;
   std::span<float> logits;  // [vocab], written
+  const LayerObserver* observer = nullptr;  // called in every layer once the cache has the row, before attention
 };
 
 // One token for each of a list of sequences. Reusable scratch inside; not thread-safe.

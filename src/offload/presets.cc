@@ -11,7 +11,7 @@ constexpr Amount share(double of_prompt) { return {of_prompt, true}; }
 }  // namespace
 
 std::span<const SelectPreset> select_presets() {
-  static const std::array<SelectPreset, 6> kPresets = {{
+  static const std::array<SelectPreset, 7> kPresets = {{
       {"yakv", "Every token keeps a 2-bit landmark near; keys and values lie far in 4 bits and come back by selection.",
        {.keys = RowFormat::kHiggs4, .values = RowFormat::kHiggs4, .rope = KeyRope::kPre}},
       {"yakv-engine", "YAKV as its inference engine runs it: FP8 rows, mean query, sinks and a window as shares of the prompt.",
@@ -34,6 +34,13 @@ std::span<const SelectPreset> select_presets() {
         .local = tokens(32)}},
       {"oracle", "Selects with the exact keys: the upper bound for every index at the same budget.",
        {.index = {.format = RowFormat::kF16}}},
+      {"quest", "Everything stays near; per query head only the pages with the best upper bounds are read.",
+       {.index = {.kind = IndexKind::kBounds, .format = RowFormat::kF16, .chunk = 16},
+        .aggregate = Aggregate::kMaxLogit,
+        .share = Share::kHead,
+        .place = Place::kNear,
+        .local = tokens(0),
+        .dense_layers = 2}},
       {"arkvale", "Pages of 16 tokens found by a digest of center and radius; sink and window pages kept.",
        {.index = {.kind = IndexKind::kDigest, .format = RowFormat::kBf16, .chunk = 16},
         .aggregate = Aggregate::kMaxLogit,

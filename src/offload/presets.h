@@ -14,6 +14,7 @@
 namespace kvartet {
 
 enum class KeyRope : std::uint8_t { kPre, kPost };     // how keys lie in the slow tier
+enum class Place : std::uint8_t { kFar, kNear };         // rows in the slow tier, or all in the fast one (Quest)
 enum class Share : std::uint8_t { kGroup, kHead };     // one selection per KV head, or one per query head
 
 struct SelectOptions {
@@ -26,6 +27,7 @@ struct SelectOptions {
   KeyRope rope = KeyRope::kPost;
   Aggregate aggregate = Aggregate::kMaxSoftmax;
   Share share = Share::kGroup;
+  Place place = Place::kFar;
   Amount sinks = {0, false};
   OutlierRule outliers = OutlierRule::kFirst;
   Amount local = {64, false};

@@ -41,7 +41,9 @@ TEST(SymmetricEigen, DefinitionHolds) {
       for (std::size_t j = 0; j < n; ++j) a[i * n + j] = static_cast<double>(x[i * n + j]) + x[j * n + i];
     const SymmetricEigen eigen = symmetric_eigen(a, size);
     for (std::size_t k = 0; k < n; ++k) {
-      if (k > 0) EXPECT_LE(eigen.values[k], eigen.values[k - 1]);
+      if (k > 0) {
+        EXPECT_LE(eigen.values[k], eigen.values[k - 1]);
+      }
       for (std::size_t i = 0; i < n; ++i) {
         double product = 0;
         for (std::size_t j = 0; j < n; ++j) product += a[i * n + j] * eigen.vectors[k * n + j];

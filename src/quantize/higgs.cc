@@ -1,6 +1,7 @@
 #include "quantize/higgs.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -187,6 +188,8 @@ HWY_EXPORT(lut_score);
 namespace {
 
 constexpr std::size_t kPadding = 8;  // floats of the widest vector used
+constexpr int kMostGroup = 1024;
+constexpr std::size_t kScratch = 1024 + 16;  // a group and the padding to a whole block
 constexpr float kNeverNearest = 1e37F;
 
 std::size_t size_of(int n) { return static_cast<std::size_t>(n); }
@@ -226,6 +229,7 @@ HiggsGrid::HiggsGrid(int p, MatView<const float> points)
   for (std::size_t i = 0; i < points.rows; ++i) {
     float norm = 0;
     for (std::size_t k = 0; k < points.cols; ++k) {
+      points_.push_back(points.row(i)[k]);
       lanes_[k * padded_ + i] = points.row(i)[k];
       norm += points.row(i)[k] * points.row(i)[k];
     }
@@ -254,7 +258,7 @@ HiggsCodec::HiggsCodec(const HiggsGrid* grid, int dim, int group, HiggsSigns sig
       group_(group),
       groups_((size_of(dim) + size_of(group) - 1) / size_of(group)),
       blocks_((size_of(group) + size_of(grid->p()) - 1) / size_of(grid->p())) {
-  KV_CHECK(dim > 0 && std::has_single_bit(size_of(group)));
+  KV_CHECK(dim > 0 && std::has_single_bit(size_of(group)) && group <= kMostGroup);
   if (signs == HiggsSigns::kNone) return;
   const Rng rng(seed);
   for (int i = 0; i < dim; ++i) signs_.push_back((rng.at(size_of(i)) >> 63) != 0 ? -1.0F : 1.0F);
@@ -262,8 +266,8 @@ HiggsCodec::HiggsCodec(const HiggsGrid* grid, int dim, int group, HiggsSigns sig
 
 void HiggsCodec::encode(const float* x, std::uint8_t* codes, std::uint16_t* scales) const {
   const std::size_t group = size_of(group_);
-  const std::size_t padded = blocks_ * size_of(grid_->p());
-  std::vector<float> y(std::max(group, padded));
+  const std::size_t padded = std::max(group, blocks_ * size_of(grid_->p()));
+  std::array<float, kScratch> y;
   for (std::size_t g = 0; g < groups_; ++g) {
     const std::size_t begin = g * group;
     const std::size_t here = std::min(group, size_of(dim_) - begin);
@@ -272,7 +276,7 @@ void HiggsCodec::encode(const float* x, std::uint8_t* codes, std::uint16_t* scal
       y[i] = signs_.empty() ? x[begin + i] : x[begin + i] * signs_[begin + i];
       squares += static_cast<double>(y[i]) * y[i];
     }
-    std::fill(y.begin() + static_cast<std::ptrdiff_t>(here), y.end(), 0.0F);
+    std::fill_n(y.begin() + static_cast<std::ptrdiff_t>(here), padded - here, 0.0F);
     const auto norm = static_cast<float>(std::sqrt(squares));
     scales[g] = bf16_from_float(norm);
     if (scales[g] == 0) {
@@ -287,12 +291,13 @@ void HiggsCodec::encode(const float* x, std::uint8_t* codes, std::uint16_t* scal
 
 void HiggsCodec::decode(const std::uint8_t* codes, const std::uint16_t* scales, float* x) const {
   const std::size_t group = size_of(group_);
-  const int p = grid_->p();
-  std::vector<float> y(std::max(group, blocks_ * size_of(p)));
+  const std::size_t p = size_of(grid_->p());
+  std::array<float, kScratch> y;
   for (std::size_t g = 0; g < groups_; ++g) {
     const float scale = float_from_bf16(scales[g]) / static_cast<float>(group_);
     for (std::size_t b = 0; b < blocks_; ++b) {
-      for (int k = 0; k < p; ++k) y[b * size_of(p) + size_of(k)] = scale * grid_->point(codes[g * blocks_ + b], k);
+      const float* const point = grid_->point(codes[g * blocks_ + b]);
+      for (std::size_t k = 0; k < p; ++k) y[b * p + k] = scale * point[k];
     }
     hadamard_transform({y.data(), group});
     const std::size_t begin = g * group;

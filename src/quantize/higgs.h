@@ -32,7 +32,8 @@ class HiggsGrid {
 
   int p() const { return p_; }
   int n() const { return n_; }
-  float point(int code, int channel) const { return lanes_[uz(channel) * padded_ + uz(code)]; }
+  float point(int code, int channel) const { return points_[uz(code) * uz(p_) + uz(channel)]; }
+  const float* point(std::uint8_t code) const { return points_.data() + uz(code) * uz(p_); }  // [p]
 
   // The nearest point of each of `count` blocks of p numbers; the first of equals.
   void snap(const float* y, std::size_t count, std::uint8_t* codes) const;
@@ -46,6 +47,7 @@ class HiggsGrid {
   int p_;
   int n_;
   std::size_t padded_;         // n rounded up to a whole vector
+  std::vector<float> points_;  // [n][p]
   std::vector<float> lanes_;   // [p][padded]
   std::vector<float> offset_;  // [padded]: half of each point's squared norm; huge for padding
 };
@@ -59,6 +61,7 @@ void hadamard_transform(std::span<float> x);
 // blocks of p.
 class HiggsCodec {
  public:
+  // group <= 1024, which bounds the scratch on the stack.
   HiggsCodec(const HiggsGrid* grid, int dim, int group, HiggsSigns signs = HiggsSigns::kNone, std::uint64_t seed = 1);
 
   const HiggsGrid& grid() const { return *grid_; }

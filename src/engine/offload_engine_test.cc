@@ -1,0 +1,127 @@
+// Caches that select rows, end to end on tiny models (offloading.md 11: T-PREFILL, T-FULL, and rotation as the model does it).
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/rng.h"
+#include "engine/engine.h"
+#include "engine/log_softmax.h"
+#include "model/tiny_model.h"
+#include "model/vocabulary_fixture.h"
+
+namespace kvartet {
+namespace {
+
+constexpr int kPrompt = 200;
+
+std::unique_ptr<Engine> open_tiny(TinyModelOptions model, int threads = 1) {
+  model.hidden = 128;
+  model.heads = 6;  // three query heads for a KV head: not a power of two
+  model.kv_heads = 2;
+  model.head_dim = 32;
+  static int number = 0;
+  const std::string path = test_files.add("offload-tiny-" + std::to_string(number++));
+  const Status written = write_tiny_model(path, model);
+  EXPECT_TRUE(written.ok()) << written.message();
+  return Engine::open({.model_path = path, .threads = threads}).value();
+}
+
+std::vector<CacheSpec> specs_of(const std::vector<std::string>& texts) {
+  std::vector<CacheSpec> specs;
+  for (const std::string& text : texts) specs.push_back(parse_spec(text).value());
+  return specs;
+}
+
+std::vector<Token> random_tokens(int n, std::uint64_t seed) {
+  Rng rng(seed);
+  std::vector<Token> tokens(static_cast<std::size_t>(n));
+  for (Token& token : tokens) token = static_cast<Token>(rng.below(256));
+  return tokens;
+}
+
+double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  double largest = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) largest = std::max(largest, std::abs(static_cast<double>(a[i]) - b[i]));
+  return largest;
+}
+
+TEST(OffloadEngine, TPrefillTheFirstTokenIsThatOfFull) {
+  const auto engine = open_tiny({});
+  auto sequences = engine->prefill(random_tokens(kPrompt, 1),
+                                   specs_of({"full", "yakv", "yakv-engine:min=0", "shadowkv:rank=16,sinks=32", "quest:dense=0", "oracle", "arkvale"}));
+  ASSERT_TRUE(sequences.ok()) << sequences.status().message();
+  for (const Sequence& sequence : *sequences) EXPECT_EQ(sequence.logits, (*sequences)[0].logits);
+  for (std::size_t i = 1; i < sequences->size(); ++i) EXPECT_TRUE((*sequences)[i].cache.acted()) << i;
+}
+
+// Keys stored before rotation and turned after fetching give what keys stored after rotation give.
+TEST(OffloadEngine, RotationAfterFetchingIsTheModelsOwn) {
+  for (const TinyModelOptions& model : {TinyModelOptions{}, {.architecture = "qwen2"}, {.rope_factors = true}, {.rope_linear = 4}}) {
+    const auto engine = open_tiny(model);
+    auto sequences = engine->prefill(random_tokens(kPrompt, 2), specs_of({"select:index=f32,keys=f32,rope=pre,budget=60", "select:index=f32,keys=f32,rope=post,budget=60"}));
+    ASSERT_TRUE(sequences.ok()) << sequences.status().message();
+    Sequence* both[] = {&(*sequences)[0], &(*sequences)[1]};
+    const std::vector<Token> text = random_tokens(12, 3);
+    for (const Token token : text) {
+      const Token tokens[] = {token, token};
+      const Status status = engine->decode(both, tokens);
+      ASSERT_TRUE(status.ok()) << status.message();
+      EXPECT_LT(largest_difference(both[0]->logits, both[1]->logits), 2e-3) << model.architecture;
+    }
+  }
+}
+
+TEST(OffloadEngine, LikelihoodsAndExtensionsGoStepByStep) {
+  const auto engine = open_tiny({});
+  const std::vector<Token> gold = random_tokens(9, 4);
+  for (const std::string spec : {"yakv", "quest:dense=0", "shadowkv:rank=16,sinks=32"}) {
+    auto sequences = engine->prefill(random_tokens(kPrompt, 1), specs_of({spec}));
+    ASSERT_TRUE(sequences.ok()) << sequences.status().message();
+    Sequence& sequence = (*sequences)[0];
+    const auto likelihoods = engine->log_likelihoods(sequence, gold);
+    ASSERT_TRUE(likelihoods.ok()) << likelihoods.status().message();
+    Sequence stepped = sequence.fork();
+    Sequence* one[] = {&stepped};
+    for (std::size_t i = 0; i < gold.size(); ++i) {
+      EXPECT_EQ((*likelihoods)[i], log_probability(stepped.logits, gold[i])) << spec;
+      ASSERT_TRUE(engine->decode(one, std::span(gold).subspan(i, 1)).ok());
+    }
+    ASSERT_TRUE(engine->extend(sequence, gold).ok());
+    EXPECT_EQ(sequence.logits, stepped.logits) << spec;
+    EXPECT_EQ(sequence.cache.next_position(), kPrompt + 9);
+  }
+}
+
+TEST(OffloadEngine, AnyNumberOfThreadsGivesTheSameBits) {
+  std::vector<std::vector<float>> logits;
+  for (const int threads : {1, 3}) {
+    const auto engine = open_tiny({}, threads);
+    auto sequences = engine->prefill(random_tokens(kPrompt, 1), specs_of({"yakv"}));
+    ASSERT_TRUE(sequences.ok());
+    Sequence* one[] = {&(*sequences)[0]};
+    const Token tokens[] = {7};
+    for (int i = 0; i < 3; ++i) ASSERT_TRUE(engine->decode(one, tokens).ok());
+    logits.push_back(one[0]->logits);
+  }
+  EXPECT_EQ(logits[0], logits[1]);
+}
+
+TEST(OffloadEngine, ObserverSeesEveryLayerOnce) {
+  const auto engine = open_tiny({});
+  auto sequences = engine->prefill(random_tokens(kPrompt, 1), specs_of({"full"}));
+  ASSERT_TRUE(sequences.ok());
+  std::vector<int> layers;
+  const Status status = engine->decode_observed((*sequences)[0], 5, [&](int layer, MatView<const float> q, MatView<const float> k, MatView<const float> v) -> Status {
+    layers.push_back(layer);
+    EXPECT_EQ(q.rows, 6U);
+    EXPECT_EQ(k.rows, 2U);
+    EXPECT_EQ(v.cols, 32U);
+    return {};
+  });
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(layers, (std::vector<int>{0, 1}));
+}
+
+}  // namespace
+}  // namespace kvartet
