@@ -70,9 +70,9 @@ TEST(Segments, TPart) {
 
 TEST(Segments, TShort) {
   for (const int n : {0, 1, 7, 8, 31, 32, 40, 384, 416}) EXPECT_TRUE(segment_prompt(preset("shadowkv").request(n)).dense) << n;
-  for (const int n : {0, 1, 63, 64, 65}) EXPECT_TRUE(segment_prompt(preset("yakv").request(n)).dense) << n;
+  for (const int n : {0, 1, 63, 64, 65, 66}) EXPECT_TRUE(segment_prompt(preset("yakv").request(n)).dense) << n;
   for (const int n : {511, 512}) EXPECT_TRUE(segment_prompt(preset("yakv-engine").request(n)).dense) << n;
-  EXPECT_FALSE(segment_prompt(preset("yakv").request(66)).dense);
+  EXPECT_FALSE(segment_prompt(preset("yakv").request(70)).dense);
   EXPECT_EQ(segment_prompt(preset("yakv").request(90)).selected, 2);
   // A share that rounds to nothing selects one chunk.
   EXPECT_EQ(segment_prompt({.prompt = 100, .chunk = 8, .budget = {0.01, true}}).selected, 1);
