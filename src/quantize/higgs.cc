@@ -111,23 +111,23 @@ void hadamard(float* HWY_RESTRICT x, std::size_t n) {
   }
 }
 
+// Four sums of a code lie together. n is a multiple of the vector, or smaller than one.
 void fill_lut(const GridLanes& grid, int p, int n, const float* const* q, std::size_t subs, float* HWY_RESTRICT tables) {
   const hn::CappedTag<float, 8> d;
-  alignas(64) float rows[4][256 + 16];
+  using V = hn::Vec<decltype(d)>;
+  alignas(64) float tail[4 * 8];
   for (std::size_t sub = 0; sub < subs; ++sub) {
-    for (std::size_t j = 0; j < grid.padded; j += hn::Lanes(d)) {
-      for (int h = 0; h < 4; ++h) {
-        auto sum = hn::Zero(d);
-        for (int k = 0; k < p; ++k) {
-          const auto point = hn::LoadU(d, grid.points + static_cast<std::size_t>(k) * grid.padded + j);
-          sum = hn::MulAdd(hn::Set(d, q[h][sub * static_cast<std::size_t>(p) + static_cast<std::size_t>(k)]), point, sum);
-        }
-        hn::StoreU(sum, d, rows[h] + j);
-      }
-    }
     float* const table = tables + sub * static_cast<std::size_t>(n) * 4;
-    for (int code = 0; code < n; ++code) {
-      for (int h = 0; h < 4; ++h) table[code * 4 + h] = rows[h][code];
+    for (std::size_t j = 0; j < static_cast<std::size_t>(n); j += hn::Lanes(d)) {
+      V sums[4] = {hn::Zero(d), hn::Zero(d), hn::Zero(d), hn::Zero(d)};
+      for (int k = 0; k < p; ++k) {
+        const V point = hn::LoadU(d, grid.points + static_cast<std::size_t>(k) * grid.padded + j);
+        const std::size_t at = sub * static_cast<std::size_t>(p) + static_cast<std::size_t>(k);
+        for (int h = 0; h < 4; ++h) sums[h] = hn::MulAdd(hn::Set(d, q[h][at]), point, sums[h]);
+      }
+      const bool whole = j + hn::Lanes(d) <= static_cast<std::size_t>(n);
+      hn::StoreInterleaved4(sums[0], sums[1], sums[2], sums[3], d, whole ? table + 4 * j : tail);
+      if (!whole) std::memcpy(table + 4 * j, tail, (static_cast<std::size_t>(n) - j) * 4 * sizeof(float));
     }
   }
 }
