@@ -170,7 +170,9 @@ class HeadDiagnosis {
       out->mass.push_back(static_cast<float>(mass));
       out->oracle_mass.push_back(static_cast<float>(oracle_mass));
       out->mass_ratio.push_back(static_cast<float>(mass / oracle_mass));
-      const auto error = [&](const Attend& attend) { return static_cast<float>(relative_distance(attend.output(), dense_.outputs[h])); };
+      const auto error = [&](const Attend& attend) {
+        return static_cast<float>(relative_distance(attend.output(), dense_.outputs[h]));
+      };
       out->exact_oracle.push_back(error(exact_oracle));
       out->stored_oracle.push_back(error(stored_oracle));
       out->exact_selected.push_back(error(exact_selected));
@@ -283,8 +285,9 @@ Spread spread_of(std::vector<float> values) {
 Result<DiagnosisReport> diagnose_selection(Engine& engine, std::span<const Token> text, const FidelityRequest& request,
                                            std::span<const CacheSpec> specs, const std::function<void(double share)>& progress) {
   if (text.size() < static_cast<std::size_t>(request.context) || request.context < request.tokens + 2) {
-    return bad_input(fmt::format("the text has {} tokens and {} of the first {} are to be decoded; give a longer text or smaller numbers",
-                                 text.size(), request.tokens, request.context));
+    return bad_input(
+        fmt::format("the text has {} tokens and {} of the first {} are to be decoded; give a longer text or smaller numbers",
+                    text.size(), request.tokens, request.context));
   }
   KV_ASSIGN(const CacheSpec full, parse_spec("full"));
   std::vector<CacheSpec> all = {full};
@@ -299,7 +302,8 @@ Result<DiagnosisReport> diagnose_selection(Engine& engine, std::span<const Token
   Sequence& dense = sequences[0];
   for (int step = 0; step < request.tokens; ++step) {
     KV_TRY(engine.decode_observed(
-        dense, text[uz(prompt + step)], [&](int layer, MatView<const float> q, MatView<const float> k, MatView<const float> v) -> Status {
+        dense, text[uz(prompt + step)],
+        [&](int layer, MatView<const float> q, MatView<const float> k, MatView<const float> v) -> Status {
           std::vector<DenseHead> heads;
           const std::size_t group = q.rows / k.rows;
           for (std::size_t h = 0; h < k.rows; ++h)
@@ -348,14 +352,15 @@ nlohmann::json diagnosis_json(const DiagnosisReport& report) {
 
 std::string diagnosis_table(const DiagnosisReport& report) {
   std::string out = fmt::format(
-      "\n{} steps after a prefix of {}; output error of a head, mean: rows {{exact | stored}} x selection {{exact top | own}}\n\n{:<28} {:>7} "
+      "\n{} steps after a prefix of {}; output error of a head, mean: rows {{exact | stored}} x selection {{exact top | "
+      "own}}\n\n{:<28} {:>7} "
       "{:>7} {:>7} {:>9} {:>9} {:>9} {:>9} {:>8} {:>8}\n",
-      report.steps, report.prefix_tokens, "cache", "recall", "mass", "oracle", "ex/top", "stored/top", "ex/own", "stored/own", "key err",
-      "p99");
+      report.steps, report.prefix_tokens, "cache", "recall", "mass", "oracle", "ex/top", "stored/top", "ex/own", "stored/own",
+      "key err", "p99");
   for (const DiagnosisRow& r : report.rows) {
-    out += fmt::format("{:<28.28} {:>7.3f} {:>7.4f} {:>7.4f} {:>9.4f} {:>10.4f} {:>9.4f} {:>10.4f} {:>8.4f} {:>8.4f}\n", r.spec, r.recall.mean,
-                       r.mass.mean, r.oracle_mass.mean, r.exact_oracle.mean, r.stored_oracle.mean, r.exact_selected.mean,
-                       r.stored_selected.mean, r.key_error.mean, r.key_error_p99);
+    out += fmt::format("{:<28.28} {:>7.3f} {:>7.4f} {:>7.4f} {:>9.4f} {:>10.4f} {:>9.4f} {:>10.4f} {:>8.4f} {:>8.4f}\n", r.spec,
+                       r.recall.mean, r.mass.mean, r.oracle_mass.mean, r.exact_oracle.mean, r.stored_oracle.mean,
+                       r.exact_selected.mean, r.stored_selected.mean, r.key_error.mean, r.key_error_p99);
   }
   return out;
 }

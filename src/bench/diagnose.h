@@ -28,11 +28,11 @@ Spread spread_of(std::vector<float> values);
 
 struct DiagnosisRow {
   std::string spec;
-  int layers = 0;          // that select
-  Spread recall;           // of the exact top set of as many rows, shared by the group
-  Spread mass;             // exact attention mass on what is attended
-  Spread oracle_mass;      // the same with the exact top set
-  Spread mass_ratio;       // mass / oracle_mass
+  int layers = 0;      // that select
+  Spread recall;       // of the exact top set of as many rows, shared by the group
+  Spread mass;         // exact attention mass on what is attended
+  Spread oracle_mass;  // the same with the exact top set
+  Spread mass_ratio;   // mass / oracle_mass
   // Relative error of a head's output: {exact | stored} rows x {exact top set | own selection}.
   Spread exact_oracle;
   Spread stored_oracle;    // representation loss
@@ -40,7 +40,7 @@ struct DiagnosisRow {
   Spread stored_selected;  // what the cache really gives
   Spread key_error;        // of rows in the exact top set: ||k - stored k|| / ||k||
   double key_error_p99 = 0;
-  Spread logit_error;      // |q (stored k - k)| / sqrt(d) there
+  Spread logit_error;                // |q (stored k - k)| / sqrt(d) there
   std::vector<double> layer_recall;  // mean per selecting layer
 };
 
@@ -51,7 +51,8 @@ struct DiagnosisReport {
 };
 
 Result<DiagnosisReport> diagnose_selection(Engine& engine, std::span<const Token> text, const FidelityRequest& request,
-                                           std::span<const CacheSpec> specs, const std::function<void(double share)>& progress = {});
+                                           std::span<const CacheSpec> specs,
+                                           const std::function<void(double share)>& progress = {});
 nlohmann::json diagnosis_json(const DiagnosisReport& report);
 std::string diagnosis_table(const DiagnosisReport& report);
 

@@ -29,7 +29,8 @@ TEST(Diagnose, ExactIndexAndExactRowsLoseNothingButTheMass) {
   std::vector<Token> text(220);
   for (Token& token : text) token = static_cast<Token>(rng.below(256));
   std::vector<CacheSpec> specs;
-  for (const char* spec : {"full", "select:index=f32", "select:index=higgs1", "select:index=f32,keys=higgs2,values=higgs2", "oracle:share=head"}) {
+  for (const char* spec :
+       {"full", "select:index=f32", "select:index=higgs1", "select:index=f32,keys=higgs2,values=higgs2", "oracle:share=head"}) {
     specs.push_back(parse_spec(spec).value());
   }
   const auto report = diagnose_selection(*engine, text, {.context = 220, .tokens = 8}, specs);

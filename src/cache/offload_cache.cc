@@ -92,13 +92,9 @@ Status OffloadCache::select(int layer, MatView<const float> queries, int threads
     return {};
   }
   if (layer == 0) store_->begin_step();
-  return layers_[uz(layer)].select({.queries = queries,
-                                    .rope = rope_.get(),
-                                    .fast = fast_.get(),
-                                    .store = &*store_,
-                                    .scratch = &scratch_,
-                                    .threads = threads},
-                                   kept);
+  return layers_[uz(layer)].select(
+      {.queries = queries, .rope = rope_.get(), .fast = fast_.get(), .store = &*store_, .scratch = &scratch_, .threads = threads},
+      kept);
 }
 
 Status OffloadCache::rows_added(int layer, std::span<const MatView<const float>> keys, std::span<const HeadView> kept) {

@@ -54,8 +54,7 @@ std::vector<std::int32_t> outlier_chunks(MatView<const float> keys, const Segmen
   const std::vector<float> means = chunk_means(keys.row_range(0, uz(s.candidates * chunk)), chunk);
   std::vector<double> quality;
   for (int i = 0; i < s.candidates; ++i) {
-    quality.push_back(
-        chunk_quality(keys.row_range(uz(i * chunk), uz((i + 1) * chunk)), means.data() + uz(i) * keys.cols));
+    quality.push_back(chunk_quality(keys.row_range(uz(i * chunk), uz((i + 1) * chunk)), means.data() + uz(i) * keys.cols));
   }
   std::vector<std::int32_t> order(uz(s.candidates));
   std::iota(order.begin(), order.end(), 0);
@@ -126,7 +125,8 @@ ByteAccount OffloadLayer::predict(const SelectOptions& options, int layer, const
   ByteAccount account;
   if (s.dense) return account;
   const int landmarks = s.candidates - s.outlier_chunks;
-  std::size_t fixed = uz(shape.kv_heads) * LandmarkIndex::bytes_of(options.index, shape.head_dim, landmarks);
+  const ByteAccount index = LandmarkIndex::bytes_of(options.index, shape.head_dim, landmarks);
+  std::size_t fixed = 0;
   if (s.outlier_chunks > 0) fixed += uz(shape.kv_heads) * uz(landmarks) * sizeof(std::int32_t);
   if (options.low_rank_keys) {
     const int width = shape.kv_heads * shape.head_dim;
@@ -135,8 +135,8 @@ ByteAccount OffloadLayer::predict(const SelectOptions& options, int layer, const
   const int units = options.share == Share::kGroup ? shape.kv_heads : shape.heads;
   const int slots = s.selected * options.index.chunk;
   const TileFormat key = make_tile_format({"f16"}, Side::kKey, shape.head_dim).value();
-  account.live = fixed + uz(units) * 2 * key.live_bytes(slots);
-  account.allocated = fixed + uz(units) * 2 * tiles_for(slots, key) * key.tile_bytes;
+  account.live = uz(shape.kv_heads) * index.live + fixed + uz(units) * 2 * key.live_bytes(slots);
+  account.allocated = uz(shape.kv_heads) * index.allocated + fixed + uz(units) * 2 * tiles_for(slots, key) * key.tile_bytes;
   return account;
 }
 
@@ -184,8 +184,14 @@ Status OffloadLayer::seal(Arena& fast, RowStore& store, const Prompt& prompt, in
   std::vector<Unit> units;
   const int slots = s.selected * options_->index.chunk;
   for (int u = 0; u < kv_heads() * units_per_head(); ++u) {
-    Unit unit{.keys = TileRun(size_of(*staged_key_)), .values = TileRun(size_of(*staged_value_)), .slots = {}, .chosen = {},
-              .missing = {}, .free = {}, .key_pieces = {}, .value_pieces = {}};
+    Unit unit{.keys = TileRun(size_of(*staged_key_)),
+              .values = TileRun(size_of(*staged_value_)),
+              .slots = {},
+              .chosen = {},
+              .missing = {},
+              .free = {},
+              .key_pieces = {},
+              .value_pieces = {}};
     unit.slots.assign(uz(slots), -1);
     KV_TRY(unit.keys.own(fast, 0, slots));
     KV_TRY(unit.values.own(fast, 0, slots));
@@ -484,7 +490,7 @@ ByteAccount OffloadLayer::bytes() const {
   ByteAccount sum;
   if (!selects()) return sum;
   const auto add = [&](std::size_t bytes) { sum += ByteAccount{bytes, bytes}; };
-  for (const LandmarkIndex& index : sealed_->index) add(index.bytes());
+  for (const LandmarkIndex& index : sealed_->index) sum += index.bytes();
   for (const Buffer& ids : sealed_->chunk_ids) add(ids.size());
   add(sealed_->left.size());
   add(sealed_->right.size());
@@ -501,7 +507,8 @@ void OffloadLayer::list_state(const std::string& prefix, std::vector<StateBuffer
     if (buffer.size() > 0) out->push_back({name, 1, Tier::kRam, {buffer.size(), buffer.size()}, buffer.data()});
   };
   for (int h = 0; h < kv_heads(); ++h) {
-    list(fmt::format("{} head {} index", prefix, h), sealed_->index[uz(h)].buffer());
+    const LandmarkIndex& index = sealed_->index[uz(h)];
+    out->push_back({fmt::format("{} head {} index", prefix, h), 1, Tier::kRam, index.bytes(), index.buffer().data()});
     if (!sealed_->chunk_ids.empty()) list(fmt::format("{} head {} chunk ids", prefix, h), sealed_->chunk_ids[uz(h)]);
   }
   list(prefix + " low-rank left", sealed_->left);

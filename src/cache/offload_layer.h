@@ -107,10 +107,10 @@ class OffloadLayer {
   struct Unit {
     TileRun keys;
     TileRun values;
-    std::vector<std::int32_t> slots;     // position staged in each; -1: nothing yet
-    std::vector<std::int32_t> chosen;    // positions of this step, ascending
-    std::vector<std::int32_t> missing;   // of these, not staged
-    std::vector<std::int32_t> free;      // slots to put them in
+    std::vector<std::int32_t> slots;    // position staged in each; -1: nothing yet
+    std::vector<std::int32_t> chosen;   // positions of this step, ascending
+    std::vector<std::int32_t> missing;  // of these, not staged
+    std::vector<std::int32_t> free;     // slots to put them in
     std::vector<TilePiece> key_pieces;
     std::vector<TilePiece> value_pieces;
   };

@@ -151,7 +151,8 @@ ByteAccount PageLayer::predict(const SelectOptions& options, int layer, const La
   if (layer < options.dense_layers) return {};
   const int pages = (rows + options.index.chunk - 1) / options.index.chunk;
   const std::size_t tiles = uz((pages + kPagesPerTile - 1) / kPagesPerTile);
-  return {uz(shape.kv_heads) * uz(pages) * page_bytes(shape.head_dim), uz(shape.kv_heads) * tiles * tile_size(shape.head_dim).bytes};
+  return {uz(shape.kv_heads) * uz(pages) * page_bytes(shape.head_dim),
+          uz(shape.kv_heads) * tiles * tile_size(shape.head_dim).bytes};
 }
 
 void PageLayer::list_state(const std::string& prefix, std::vector<StateBuffer>* out) const {

@@ -61,7 +61,7 @@ class PageLayer {
   int layer_;
   LayerShape shape_;
   int rows_ = 0;
-  int prompt_ = 0;  // rows of the first call: what a share of the budget refers to
+  int prompt_ = 0;              // rows of the first call: what a share of the budget refers to
   std::vector<TileRun> boxes_;  // per KV head; a "row" is a page: [lower, upper] f16
   std::vector<Pieces> pieces_;  // per query head
   std::vector<HeadView> views_;

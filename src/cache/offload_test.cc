@@ -8,8 +8,8 @@
 
 #include "cache/cache_fixture.h"
 #include "cache/offload_cache.h"
-#include "core/rope_table.h"
 #include "core/float16.h"
+#include "core/rope_table.h"
 #include "offload/svd_low_rank.h"
 
 namespace kvartet {
@@ -96,7 +96,9 @@ class Offloaded {
     std::sort(found.begin(), found.end());
     return found;
   }
-  const float* key(int t, int h) const { return post_.data() + static_cast<std::size_t>(t) * kWidth + static_cast<std::size_t>(h) * kDim; }
+  const float* key(int t, int h) const {
+    return post_.data() + static_cast<std::size_t>(t) * kWidth + static_cast<std::size_t>(h) * kDim;
+  }
   const std::vector<float>& pre() const { return pre_; }
   std::vector<float>& post() { return post_; }
   SequenceCache& cache() { return cache_; }
@@ -120,14 +122,16 @@ class Offloaded {
 const std::string kExact = "select:index=f32,keys=f16,values=f16,rope=post";
 
 // Scores of every candidate in double; the k best tokens.
-std::vector<std::int32_t> exact_top(const Offloaded& fed, const std::vector<float>& queries, int head, int group, int begin, int end, int k) {
+std::vector<std::int32_t> exact_top(const Offloaded& fed, const std::vector<float>& queries, int head, int group, int begin,
+                                    int end, int k) {
   std::vector<double> score(static_cast<std::size_t>(end - begin), -1e300);
   for (int g = 0; g < group; ++g) {
     std::vector<double> logits;
     double sum = 0;
     for (int t = begin; t < end; ++t) {
       double dot = 0;
-      for (int c = 0; c < kDim; ++c) dot += static_cast<double>(queries[static_cast<std::size_t>((head * group + g) * kDim + c)]) * fed.key(t, head)[c];
+      for (int c = 0; c < kDim; ++c)
+        dot += static_cast<double>(queries[static_cast<std::size_t>((head * group + g) * kDim + c)]) * fed.key(t, head)[c];
       logits.push_back(dot / 8);
       sum += std::exp(logits.back());
     }
@@ -135,7 +139,9 @@ std::vector<std::int32_t> exact_top(const Offloaded& fed, const std::vector<floa
   }
   std::vector<std::int32_t> order(score.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) { return score[static_cast<std::size_t>(a)] > score[static_cast<std::size_t>(b)]; });
+  std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
+    return score[static_cast<std::size_t>(a)] > score[static_cast<std::size_t>(b)];
+  });
   order.resize(static_cast<std::size_t>(k));
   for (std::int32_t& t : order) t += begin;
   std::sort(order.begin(), order.end());
@@ -164,7 +170,8 @@ TEST(Offload, TOracle1SelectsTheExactTopForEveryGroupSize) {
 
 // Whatever the index, the answer is exact attention over what was kept, selected and generated.
 TEST(Offload, ViewsAreTheUnionOfTheSegments) {
-  for (const std::string index : {"higgs2", "higgs4,chunk=2", "bf16,chunk=8,sinks=16,outliers=cosine", "residual", "digest,chunk=16", "bounds,chunk=8"}) {
+  for (const std::string index :
+       {"higgs2", "higgs4,chunk=2", "bf16,chunk=8,sinks=16,outliers=cosine", "residual", "digest,chunk=16", "bounds,chunk=8"}) {
     Offloaded fed("select:keys=f16,values=f16,rope=post,budget=48,local=64,index=" + index, 700);
     expect_ok(fed.prompt(600));
     for (std::uint64_t i = 0; i < 5; ++i) {
@@ -269,7 +276,8 @@ TEST(Offload, PerQueryHeadSelectionsHaveViewsOfTheirOwn) {
   expect_ok(fed.begin_step(q));
   ASSERT_EQ(fed.cache().views(0).size(), static_cast<std::size_t>(kHeads));
   for (int h = 0; h < kHeads; ++h) {
-    std::vector<std::int32_t> expected = exact_top(fed, std::vector<float>(q.begin() + h * kDim, q.begin() + (h + 1) * kDim), 0, 1, 0, 0, 0);
+    std::vector<std::int32_t> expected =
+        exact_top(fed, std::vector<float>(q.begin() + h * kDim, q.begin() + (h + 1) * kDim), 0, 1, 0, 0, 0);
     expected.clear();
     std::vector<std::pair<double, int>> logits;
     for (int t = 0; t < 384; ++t) {
@@ -328,7 +336,8 @@ TEST(Offload, TRopeAfterRowsTurnAtTheirTruePosition) {
 }
 
 TEST(Offload, QuantizedRowsHaveTheErrorOfTheirFormat) {
-  for (const auto& [format, distortion] : {std::pair<std::string, double>{"higgs4", 7.6e-3}, {"higgs2", 9.5e-2}, {"fp8", 7.1e-4}, {"nvfp4", 9.0e-3}}) {
+  for (const auto& [format, distortion] :
+       {std::pair<std::string, double>{"higgs4", 7.6e-3}, {"higgs2", 9.5e-2}, {"fp8", 7.1e-4}, {"nvfp4", 9.0e-3}}) {
     Offloaded fed("select:index=f32,rope=pre,budget=200,local=16,keys=" + format + ",values=" + format, 1020);
     Offloaded exact(kExact + ",budget=200,local=16", 1020);
     const std::vector<float> q = fed.queries(8);
@@ -383,8 +392,9 @@ TEST(Offload, TMemBytesEqualSection7) {
 }
 
 TEST(Offload, PredictedBytesEqualHeldOnes) {
-  for (const std::string spec : {"yakv", "yakv-engine", "shadowkv:rank=32", "oracle", "oracle:share=head", "arkvale", "select:index=residual,keys=fp8",
-                                 "select:index=nvfp4,chunk=4,sinks=16,outliers=cosine,values=nvfp4", "select:dense=1"}) {
+  for (const std::string spec :
+       {"yakv", "yakv-engine", "shadowkv:rank=32", "oracle", "oracle:share=head", "arkvale", "select:index=residual,keys=fp8",
+        "select:index=nvfp4,chunk=4,sinks=16,outliers=cosine,values=nvfp4", "select:dense=1", "select:index=higgs2x16"}) {
     for (const int tokens : {0, 1, 300, 600, 1023}) {
       Offloaded fed(spec, 1100);
       if (tokens > 0) expect_ok(fed.prompt(tokens));
@@ -423,12 +433,14 @@ TEST(Offload, QuestReadsTheBestPages) {
       std::sort(bounds.begin(), bounds.end());
       std::vector<std::int32_t> expected;
       for (int p = 0; p < 4; ++p)
-        for (int t = bounds[static_cast<std::size_t>(p)].second * 16; t < std::min(rows, bounds[static_cast<std::size_t>(p)].second * 16 + 16); ++t)
+        for (int t = bounds[static_cast<std::size_t>(p)].second * 16;
+             t < std::min(rows, bounds[static_cast<std::size_t>(p)].second * 16 + 16); ++t)
           expected.push_back(t);
       std::sort(expected.begin(), expected.end());
       const HeadView& view = fed.cache().views(0)[static_cast<std::size_t>(h)];
       ASSERT_EQ(fed.positions_in(view, h / 3), expected);
-      for (const TilePiece& piece : view.keys) ASSERT_EQ(piece.row / kBlockRows, (piece.row + piece.end - piece.begin - 1) / kBlockRows);
+      for (const TilePiece& piece : view.keys)
+        ASSERT_EQ(piece.row / kBlockRows, (piece.row + piece.end - piece.begin - 1) / kBlockRows);
     }
     expect_ok(fed.end_step());
     expect_ok(fed.cache().check_integrity());
@@ -476,11 +488,13 @@ TEST(Offload, BadRowsAreRefused) {
 }
 
 TEST(OffloadSpec, CanonicalAndRefusals) {
-  EXPECT_EQ(spec_of("yakv").canonical,
-            "yakv:budget=0.03125,chunk=1,index=higgs2,keys=higgs4,values=higgs4,rope=pre,aggregate=maxsoftmax,share=group,sinks=0,"
-            "outliers=first,local=64,segments=chunks,min=0,dense=0,tier=ram");
+  EXPECT_EQ(
+      spec_of("yakv").canonical,
+      "yakv:budget=0.03125,chunk=1,index=higgs2,keys=higgs4,values=higgs4,rope=pre,aggregate=maxsoftmax,share=group,sinks=0,"
+      "outliers=first,local=64,segments=chunks,min=0,dense=0,tier=ram");
   EXPECT_EQ(spec_of(spec_of("shadowkv").canonical), spec_of("shadowkv"));
-  for (const std::string name : {"yakv-engine", "oracle", "arkvale", "quest", "select"}) EXPECT_EQ(spec_of(spec_of(name).canonical), spec_of(name));
+  for (const std::string name : {"yakv-engine", "oracle", "arkvale", "quest", "select"})
+    EXPECT_EQ(spec_of(spec_of(name).canonical), spec_of(name));
   for (const auto& [text, hint] : {std::pair<std::string, std::string>{"yakv:index=higgs3", "higgs"},
                                    {"shadowkv:sinks=383", "sinks=376"},
                                    {"yakv:rank=3", "keys=svd"},

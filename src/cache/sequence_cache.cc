@@ -105,8 +105,8 @@ Result<SequenceCache> SequenceCache::create(const CacheSpec& spec, const ModelSh
   }
   impl->formats = std::move(formats);
   if (spec.offload) {
-    KV_ASSIGN(OffloadCache offload, OffloadCache::create(*spec.offload, shape, impl->arena,
-                                                         options.slow != nullptr ? options.slow : Arena::create()));
+    KV_ASSIGN(OffloadCache offload,
+              OffloadCache::create(*spec.offload, shape, impl->arena, options.slow != nullptr ? options.slow : Arena::create()));
     impl->offload.emplace(std::move(offload));
   }
   return SequenceCache(std::move(impl));

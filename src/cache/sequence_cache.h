@@ -34,7 +34,7 @@ struct LayerRows {
 };
 
 struct CacheOptions {
-  int threads = 1;  // for sealing prompts and selecting rows; the bits do not depend on it
+  int threads = 1;                        // for sealing prompts and selecting rows; the bits do not depend on it
   std::shared_ptr<Arena> slow = nullptr;  // rows of the slow tier in memory; null: an arena of the cache's own
 };
 
@@ -80,7 +80,8 @@ class SequenceCache {
   // Does every query see other rows? Then more tokens have to come by single steps, not as a second prompt.
   bool selects() const;
 
-  // What attention walks: one view per KV head, or one per query head where each has its own rows; valid until the next call that changes this layer.
+  // What attention walks: one view per KV head, or one per query head where each has its own rows; valid until the next call that
+  // changes this layer.
   std::span<const HeadView> views(int layer) const;
 
   int next_position() const;  // tokens seen so far: the next token's RoPE position, never the row count
@@ -92,7 +93,8 @@ class SequenceCache {
   // Empty where the layer keeps everything near.
   RowSelection selection(int layer, int view) const;
   // Far rows of selectable positions (ascending) as attention would get them; keys, values: [positions, head_dim].
-  Status read_far_rows(int layer, int kv_head, std::span<const std::int32_t> positions, MatView<float> keys, MatView<float> values);
+  Status read_far_rows(int layer, int kv_head, std::span<const std::int32_t> positions, MatView<float> keys,
+                       MatView<float> values);
 
   RowTraffic traffic() const;  // between the tiers; all zero without a slow tier
   ByteAccount bytes() const;

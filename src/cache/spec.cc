@@ -59,8 +59,9 @@ Status check_names(const SpecStage& stage) {
 Status check_order(const std::vector<SpecStage>& stages) {
   for (const SpecStage& stage : stages) {
     if (stages.size() == 1 || find_method(offload_methods(), stage.name.key) == nullptr) continue;
-    return usage_error(fmt::format("'{0}' decides how rows are kept, written and found, and does not combine with other stages; write {0} alone",
-                                   stage_name(stage)));
+    return usage_error(
+        fmt::format("'{0}' decides how rows are kept, written and found, and does not combine with other stages; write {0} alone",
+                    stage_name(stage)));
   }
   const SpecStage* evict = nullptr;
   const SpecStage* quantize = nullptr;

@@ -1,7 +1,7 @@
 // What a method of the spec grammar is, and how its keys are read: shared by the files that describe the methods.
 //
-// A method is one entry in the table of its kind: spec_quantizers.cc, spec_evictors.cc or spec_offload.cc. Everything else (help, refusals,
-// nearest names) follows from the table.
+// A method is one entry in the table of its kind: spec_quantizers.cc, spec_evictors.cc or spec_offload.cc. Everything else (help,
+// refusals, nearest names) follows from the table.
 #pragma once
 
 #include <span>

@@ -13,8 +13,9 @@
 namespace kvartet {
 namespace {
 
-constexpr std::array<std::string_view, 17> kKeys = {"budget",   "chunk",  "index",  "meta",    "keys", "rank",  "values", "rope",
-                                                    "aggregate", "share", "sinks", "outliers", "local", "segments", "min", "dense", "tier"};
+constexpr std::array<std::string_view, 17> kKeys = {"budget", "chunk",    "index",     "meta",  "keys",  "rank",
+                                                    "values", "rope",     "aggregate", "share", "sinks", "outliers",
+                                                    "local",  "segments", "min",       "dense", "tier"};
 constexpr std::array<std::string_view, 4> kAggregates = {"maxsoftmax", "meanquery", "maxlogit", "sumsoftmax"};
 constexpr std::array<std::string_view, 2> kShares = {"group", "head"};
 constexpr std::array<std::string_view, 2> kRopes = {"pre", "post"};
@@ -51,9 +52,10 @@ Status read_amount(const SpecStage& stage, std::string_view key, int least, Amou
     *amount = {share, true};
     return {};
   }
-  return usage_error(fmt::format("{}={} is neither a whole number of tokens nor a share of the prompt between 0 and 1; write "
-                                 "tokens such as 64, or a share such as 0.03125",
-                                 key, quoted(text)));
+  return usage_error(
+      fmt::format("{}={} is neither a whole number of tokens nor a share of the prompt between 0 and 1; write "
+                  "tokens such as 64, or a share such as 0.03125",
+                  key, quoted(text)));
 }
 
 // Whole numbers of tokens are whole chunks (offloading.md 1.4: must divide exactly).
@@ -130,7 +132,8 @@ Status read_stores(const SpecStage& stage, SelectOptions* options) {
 }
 
 Status read_selection(const SpecStage& stage, SelectOptions* options) {
-  KV_ASSIGN(const std::size_t aggregate, word_index(stage, "aggregate", kAggregates, static_cast<std::size_t>(options->aggregate)));
+  KV_ASSIGN(const std::size_t aggregate,
+            word_index(stage, "aggregate", kAggregates, static_cast<std::size_t>(options->aggregate)));
   options->aggregate = static_cast<Aggregate>(aggregate);
   KV_ASSIGN(const std::size_t share, word_index(stage, "share", kShares, static_cast<std::size_t>(options->share)));
   options->share = static_cast<Share>(share);
@@ -146,7 +149,8 @@ Status read_segments(const SpecStage& stage, SelectOptions* options) {
   KV_ASSIGN(const std::size_t outliers, word_index(stage, "outliers", kOutliers, usual));
   options->outliers = static_cast<OutlierRule>(outliers);
   if (options->outliers == OutlierRule::kCosine && chunk == 1) {
-    return usage_error("outliers=cosine compares a chunk's keys with their mean, and a chunk of one is its mean; write outliers=first");
+    return usage_error(
+        "outliers=cosine compares a chunk's keys with their mean, and a chunk of one is its mean; write outliers=first");
   }
   KV_ASSIGN(const std::size_t segments, word_index(stage, "segments", kSegments, static_cast<std::size_t>(options->segments)));
   options->segments = static_cast<Segmentation>(segments);
@@ -166,12 +170,13 @@ std::string print_options(const SelectOptions& options) {
   if (options.index.kind == IndexKind::kResidual) text += fmt::format(",meta={}", options.index.meta);
   text += fmt::format(",keys={}", options.low_rank_keys ? kLowRank : row_format_name(options.keys));
   if (options.low_rank_keys) text += fmt::format(",rank={}", options.rank);
-  text += fmt::format(",values={},rope={},aggregate={},share={},sinks={},outliers={},local={},segments={},min={},dense={},tier={}",
-                      row_format_name(options.values), kRopes[static_cast<std::size_t>(options.rope)],
-                      kAggregates[static_cast<std::size_t>(options.aggregate)], kShares[static_cast<std::size_t>(options.share)],
-                      print_amount(options.sinks), kOutliers[static_cast<std::size_t>(options.outliers)],
-                      print_amount(options.local), kSegments[static_cast<std::size_t>(options.segments)], options.least_prompt,
-                      options.dense_layers, kTiers[static_cast<std::size_t>(options.tier)]);
+  text +=
+      fmt::format(",values={},rope={},aggregate={},share={},sinks={},outliers={},local={},segments={},min={},dense={},tier={}",
+                  row_format_name(options.values), kRopes[static_cast<std::size_t>(options.rope)],
+                  kAggregates[static_cast<std::size_t>(options.aggregate)], kShares[static_cast<std::size_t>(options.share)],
+                  print_amount(options.sinks), kOutliers[static_cast<std::size_t>(options.outliers)], print_amount(options.local),
+                  kSegments[static_cast<std::size_t>(options.segments)], options.least_prompt, options.dense_layers,
+                  kTiers[static_cast<std::size_t>(options.tier)]);
   return text;
 }
 
@@ -193,7 +198,8 @@ Result<std::string> read_near(const SpecStage& stage, SelectOptions options, Cac
 Result<std::string> read_select(const SpecStage& stage, CacheSpec* spec) {
   KV_TRY(check_keys(stage, kKeys));
   const std::span<const SelectPreset> presets = select_presets();
-  const auto preset = std::find_if(presets.begin(), presets.end(), [&](const SelectPreset& p) { return p.name == stage.name.key; });
+  const auto preset =
+      std::find_if(presets.begin(), presets.end(), [&](const SelectPreset& p) { return p.name == stage.name.key; });
   SelectOptions options = preset->options;
   if (options.place == Place::kNear) return read_near(stage, options, spec);
   KV_TRY(read_index(stage, &options));
@@ -213,7 +219,8 @@ std::span<const SpecMethod> offload_methods() {
       SelectOptions options = preset.options;
       if (options.index.chunk == 1) options.outliers = OutlierRule::kFirst;
       methods.push_back({{std::string(preset.name), options.place == Place::kNear ? print_near(options) : print_options(options),
-                          std::string(preset.summary)}, read_select});
+                          std::string(preset.summary)},
+                         read_select});
     }
     return methods;
   }();

@@ -24,8 +24,8 @@ Status explain(const ExplainFlags& flags) {
   KV_ASSIGN(std::vector<CacheSpec> specs, parse_specs(flags.kv));
   KV_ASSIGN(ModelShape shape, read_model_shape(resolve_model(flags.model)));
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
-  std::string table = fmt::format("{:44} {:>14} {:>14} {:>14} {:>12} {:>8} {:>8}\n", "spec", "live bytes", "allocated", "in fast tier",
-                                  "per token", "ratio", "fast");
+  std::string table = fmt::format("{:44} {:>14} {:>14} {:>14} {:>12} {:>8} {:>8}\n", "spec", "live bytes", "allocated",
+                                  "in fast tier", "per token", "ratio", "fast");
   for (const CacheSpec& spec : specs) {
     KV_TRY(check_spec(spec, shape));
     KV_ASSIGN(ByteAccount bytes, predict_bytes(spec, shape, flags.prompt_tokens, flags.output_tokens));
@@ -40,8 +40,9 @@ Status explain(const ExplainFlags& flags) {
                     {"bytes_per_token", per_token},
                     {"compression_ratio", ratio},
                     {"fast_ratio", full / static_cast<double>(bytes.fast_allocated())}});
-    table += fmt::format("{:44} {:>14} {:>14} {:>14} {:>12.1f} {:>7.2f}x {:>7.2f}x\n", spec.canonical, bytes.live, bytes.allocated,
-                         bytes.fast_allocated(), per_token, ratio, full / static_cast<double>(bytes.fast_allocated()));
+    table +=
+        fmt::format("{:44} {:>14} {:>14} {:>14} {:>12.1f} {:>7.2f}x {:>7.2f}x\n", spec.canonical, bytes.live, bytes.allocated,
+                    bytes.fast_allocated(), per_token, ratio, full / static_cast<double>(bytes.fast_allocated()));
   }
   print(flags.json ? (rows.size() == 1 ? rows[0] : nlohmann::ordered_json{{"rows", rows}}).dump(1) + "\n" : table);
   return {};

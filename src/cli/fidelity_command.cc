@@ -38,7 +38,8 @@ Status fidelity(const FidelityFlags& flags) {
             measure_fidelity(*engine, tokens, flags.request, specs, [](double share) { show_progress("comparing", share); }));
   DiagnosisReport diagnosis;
   if (flags.diagnose) {
-    KV_ASSIGN(diagnosis, diagnose_selection(*engine, tokens, flags.request, specs, [](double share) { show_progress("diagnosing", share); }));
+    KV_ASSIGN(diagnosis, diagnose_selection(*engine, tokens, flags.request, specs,
+                                            [](double share) { show_progress("diagnosing", share); }));
   }
   show_progress("", 1);
   if (flags.diagnose && flags.json) {
@@ -70,7 +71,8 @@ void add_fidelity(CLI::App& app, Action* action) {
   command->add_option("--tokens", flags->request.tokens, "the last of them, over which distributions are compared")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
-  command->add_flag("--diagnose", flags->diagnose, "for caches that select rows: recall, attention mass, and where the error comes from");
+  command->add_flag("--diagnose", flags->diagnose,
+                    "for caches that select rows: recall, attention mass, and where the error comes from");
   command->add_flag("--json", flags->json, "one JSON document on standard output");
   command->callback([flags, action] { *action = [flags] { return fidelity(*flags); }; });
 }

@@ -50,15 +50,16 @@ Json kv_json(const SequenceCache& cache, const ModelShape& shape) {
   const ByteAccount bytes = cache.bytes();
   const std::int64_t full = f16_bytes(shape, cache.next_position());
   const double ratio = bytes.allocated == 0 ? 0 : static_cast<double>(full) / static_cast<double>(bytes.allocated);
-  return {{"spec", cache.spec().canonical},
-          {"live_bytes", bytes.live},
-          {"allocated_bytes", bytes.allocated},
-          {"bytes_by_tier", {{"ram", bytes.fast_allocated()}, {"slow", bytes.slow_allocated}}},
-          {"full_f16_bytes", full},
-          {"compression_ratio", ratio},
-          {"fast_ratio", bytes.fast_allocated() == 0 ? 0 : static_cast<double>(full) / static_cast<double>(bytes.fast_allocated())},
-          {"rows_kept", cache.mean_rows()},
-          {"acted", cache.acted()}};
+  return {
+      {"spec", cache.spec().canonical},
+      {"live_bytes", bytes.live},
+      {"allocated_bytes", bytes.allocated},
+      {"bytes_by_tier", {{"ram", bytes.fast_allocated()}, {"slow", bytes.slow_allocated}}},
+      {"full_f16_bytes", full},
+      {"compression_ratio", ratio},
+      {"fast_ratio", bytes.fast_allocated() == 0 ? 0 : static_cast<double>(full) / static_cast<double>(bytes.fast_allocated())},
+      {"rows_kept", cache.mean_rows()},
+      {"acted", cache.acted()}};
 }
 
 double decode_rate(const Completion& c) {

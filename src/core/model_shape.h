@@ -14,7 +14,7 @@ struct LayerShape {
   int heads = 0;     // query heads
   int kv_heads = 0;  // divides heads
   int head_dim = 0;
-  int window = 0;    // sliding window in tokens; 0: every earlier token is seen
+  int window = 0;  // sliding window in tokens; 0: every earlier token is seen
 
   int group() const { return heads / kv_heads; }  // query heads that share one KV head
   bool operator==(const LayerShape&) const = default;
@@ -33,7 +33,8 @@ struct ModelShape {
   // f16 bytes of the keys and values of one token over all layers.
   std::size_t f16_bytes_per_token() const {
     std::size_t sum = 0;
-    for (const LayerShape& l : layers) sum += std::size_t{4} * static_cast<std::size_t>(l.kv_heads) * static_cast<std::size_t>(l.head_dim);
+    for (const LayerShape& l : layers)
+      sum += std::size_t{4} * static_cast<std::size_t>(l.kv_heads) * static_cast<std::size_t>(l.head_dim);
     return sum;
   }
 };

@@ -6,7 +6,8 @@
 
 namespace kvartet {
 
-RopeTable::RopeTable(const RopeShape& shape, int positions) : pairs_(shape.dims / 2), layout_(shape.layout), positions_(positions) {
+RopeTable::RopeTable(const RopeShape& shape, int positions)
+    : pairs_(shape.dims / 2), layout_(shape.layout), positions_(positions) {
   KV_CHECK(shape.dims > 0 && positions >= 0);
   KV_CHECK(shape.factors.empty() || static_cast<int>(shape.factors.size()) == pairs_);
   const float step = std::pow(static_cast<float>(shape.base), -2.0F / static_cast<float>(shape.dims));

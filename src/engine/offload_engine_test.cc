@@ -48,8 +48,9 @@ double largest_difference(const std::vector<float>& a, const std::vector<float>&
 
 TEST(OffloadEngine, TPrefillTheFirstTokenIsThatOfFull) {
   const auto engine = open_tiny({});
-  auto sequences = engine->prefill(random_tokens(kPrompt, 1),
-                                   specs_of({"full", "yakv", "yakv-engine:min=0", "shadowkv:rank=16,sinks=32", "quest:dense=0", "oracle", "arkvale"}));
+  auto sequences = engine->prefill(
+      random_tokens(kPrompt, 1),
+      specs_of({"full", "yakv", "yakv-engine:min=0", "shadowkv:rank=16,sinks=32", "quest:dense=0", "oracle", "arkvale"}));
   ASSERT_TRUE(sequences.ok()) << sequences.status().message();
   for (const Sequence& sequence : *sequences) EXPECT_EQ(sequence.logits, (*sequences)[0].logits);
   for (std::size_t i = 1; i < sequences->size(); ++i) EXPECT_TRUE((*sequences)[i].cache.acted()) << i;
@@ -57,9 +58,11 @@ TEST(OffloadEngine, TPrefillTheFirstTokenIsThatOfFull) {
 
 // Keys stored before rotation and turned after fetching give what keys stored after rotation give.
 TEST(OffloadEngine, RotationAfterFetchingIsTheModelsOwn) {
-  for (const TinyModelOptions& model : {TinyModelOptions{}, {.architecture = "qwen2"}, {.rope_factors = true}, {.rope_linear = 4}}) {
+  for (const TinyModelOptions& model :
+       {TinyModelOptions{}, {.architecture = "qwen2"}, {.rope_factors = true}, {.rope_linear = 4}}) {
     const auto engine = open_tiny(model);
-    auto sequences = engine->prefill(random_tokens(kPrompt, 2), specs_of({"select:index=f32,keys=f32,rope=pre,budget=60", "select:index=f32,keys=f32,rope=post,budget=60"}));
+    auto sequences = engine->prefill(random_tokens(kPrompt, 2), specs_of({"select:index=f32,keys=f32,rope=pre,budget=60",
+                                                                          "select:index=f32,keys=f32,rope=post,budget=60"}));
     ASSERT_TRUE(sequences.ok()) << sequences.status().message();
     Sequence* both[] = {&(*sequences)[0], &(*sequences)[1]};
     const std::vector<Token> text = random_tokens(12, 3);
@@ -112,13 +115,14 @@ TEST(OffloadEngine, ObserverSeesEveryLayerOnce) {
   auto sequences = engine->prefill(random_tokens(kPrompt, 1), specs_of({"full"}));
   ASSERT_TRUE(sequences.ok());
   std::vector<int> layers;
-  const Status status = engine->decode_observed((*sequences)[0], 5, [&](int layer, MatView<const float> q, MatView<const float> k, MatView<const float> v) -> Status {
-    layers.push_back(layer);
-    EXPECT_EQ(q.rows, 6U);
-    EXPECT_EQ(k.rows, 2U);
-    EXPECT_EQ(v.cols, 32U);
-    return {};
-  });
+  const Status status = engine->decode_observed(
+      (*sequences)[0], 5, [&](int layer, MatView<const float> q, MatView<const float> k, MatView<const float> v) -> Status {
+        layers.push_back(layer);
+        EXPECT_EQ(q.rows, 6U);
+        EXPECT_EQ(k.rows, 2U);
+        EXPECT_EQ(v.cols, 32U);
+        return {};
+      });
   ASSERT_TRUE(status.ok()) << status.message();
   EXPECT_EQ(layers, (std::vector<int>{0, 1}));
 }

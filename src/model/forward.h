@@ -53,7 +53,7 @@ using LayerObserver = std::function<Status(int layer, MatView<const float> q, Ma
 struct DecodeItem {
   std::int32_t token = 0;
   SequenceCache* cache = nullptr;
-  std::span<float> logits;  // [vocab], written
+  std::span<float> logits;                  // [vocab], written
   const LayerObserver* observer = nullptr;  // called in every layer once the cache has the row, before attention
 };
 

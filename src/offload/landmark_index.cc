@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "core/check.h"
+#include "quantize/higgs_scan.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "offload/landmark_index.cc"
@@ -81,14 +82,16 @@ Status LandmarkIndex::check(const IndexOptions& options, int dim) {
   return RowCodec::create(landmark_format(options), dim).status();
 }
 
-std::size_t LandmarkIndex::bytes_of(const IndexOptions& options, int dim, int landmarks) {
+ByteAccount LandmarkIndex::bytes_of(const IndexOptions& options, int dim, int landmarks) {
   const std::size_t row = RowCodec::create(landmark_format(options), dim)->row_bytes();
-  if (is_box(options.kind)) return uz(landmarks) * 2 * row;
-  std::size_t bytes = uz(landmarks) * row;
+  std::size_t bytes = uz(landmarks) * row * (is_box(options.kind) ? 2 : 1);
+  if (options.kind == IndexKind::kMean && options.format == RowFormat::kHiggs2x16) {
+    return {bytes, (uz(landmarks) + kScanLandmarks - 1) / kScanLandmarks * scan_block_bytes(uz(dim))};
+  }
   if (options.kind == IndexKind::kResidual) {
     bytes += metas_of(options, landmarks) * RowCodec::create(RowFormat::kHiggs4, dim)->row_bytes();
   }
-  return bytes;
+  return {bytes, bytes};
 }
 
 Result<LandmarkIndex> LandmarkIndex::build(Arena& arena, const IndexOptions& options, MatView<const float> keys) {
@@ -98,14 +101,16 @@ Result<LandmarkIndex> LandmarkIndex::build(Arena& arena, const IndexOptions& opt
   KV_ASSIGN(RowCodec codec, RowCodec::create(landmark_format(options), dim));
   LandmarkIndex index(options, std::move(codec), landmarks);
   index.stride_ = index.codec_.row_bytes() * (is_box(options.kind) ? 2 : 1);
-  KV_ASSIGN(index.rows_, arena.allocate(bytes_of(options, dim, landmarks)));
+  KV_ASSIGN(index.rows_, arena.allocate(bytes_of(options, dim, landmarks).allocated));
   if (is_box(options.kind)) {
     index.write_boxes(keys);
     return index;
   }
   const std::vector<float> means = chunk_means(keys, options.chunk);
   const MatView<const float> view(means.data(), uz(landmarks), keys.cols);
-  if (options.kind == IndexKind::kMean) {
+  if (index.scans()) {
+    index.write_scan_blocks(view);
+  } else if (options.kind == IndexKind::kMean) {
     index.write_means(view);
   } else {
     KV_ASSIGN(RowCodec meta, RowCodec::create(RowFormat::kHiggs4, dim));
@@ -174,7 +179,37 @@ void LandmarkIndex::write_boxes(MatView<const float> keys) {
   }
 }
 
+void LandmarkIndex::write_scan_blocks(MatView<const float> means) {
+  const HiggsCodec head(codec_.grid(), codec_.dim(), codec_.dim());
+  std::vector<std::uint8_t> codes(means.cols / 2);
+  for (std::size_t i = 0; i < means.rows; ++i) {
+    std::uint16_t scale = 0;
+    head.encode(means.row(i), codes.data(), &scale);
+    std::byte* const block = rows_.data() + i / kScanLandmarks * scan_block_bytes(means.cols);
+    put_scan_landmark(block, means.cols, i % kScanLandmarks, codes.data(), scale);
+  }
+}
+
+void LandmarkIndex::score_scan(MatView<const float> queries, MatView<float> logits, std::vector<float>* scratch) const {
+  const HiggsCodec head(codec_.grid(), codec_.dim(), codec_.dim());
+  scratch->resize(queries.rows * queries.cols);
+  const MatView<float> turned(scratch->data(), queries.rows, queries.cols);
+  for (std::size_t h = 0; h < queries.rows; ++h) {
+    std::copy_n(queries.row(h), queries.cols, turned.row(h));
+    head.turn_query(turned.row(h));
+  }
+  score_scan_blocks(*codec_.grid(), rows_.data(), uz(landmarks_), turned, logits);
+}
+
 void LandmarkIndex::decode(int landmark, float* out) const {
+  if (scans()) {
+    std::vector<std::uint8_t> codes(uz(codec_.dim() / 2));
+    std::uint16_t scale = 0;
+    const std::byte* const block = rows_.data() + uz(landmark) / kScanLandmarks * scan_block_bytes(uz(codec_.dim()));
+    get_scan_landmark(block, uz(codec_.dim()), uz(landmark) % kScanLandmarks, codes.data(), &scale);
+    HiggsCodec(codec_.grid(), codec_.dim(), codec_.dim()).decode(codes.data(), &scale, out);
+    return;
+  }
   codec_.decode(row(landmark), out);
   const std::size_t dim = uz(codec_.dim());
   if (is_box(options_.kind)) codec_.decode(row(landmark) + codec_.row_bytes(), out + dim);
@@ -237,7 +272,9 @@ void LandmarkIndex::score_boxes(MatView<const float> queries, MatView<float> log
 
 void LandmarkIndex::score(MatView<const float> queries, float scale, MatView<float> logits, std::vector<float>* scratch) const {
   KV_CHECK(queries.cols == uz(codec_.dim()) && logits.rows == queries.rows && logits.cols == uz(landmarks_));
-  if (is_box(options_.kind)) {
+  if (scans()) {
+    score_scan(queries, logits, scratch);
+  } else if (is_box(options_.kind)) {
     score_boxes(queries, logits, scratch);
   } else {
     score_rows(codec_, rows_.data() + offset_, stride_, uz(landmarks_), queries, logits, scratch);

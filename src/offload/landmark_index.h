@@ -37,13 +37,13 @@ class LandmarkIndex {
  public:
   // kUsage: the format does not fit head_dim.
   static Status check(const IndexOptions& options, int dim);
-  static std::size_t bytes_of(const IndexOptions& options, int dim, int landmarks);
+  static ByteAccount bytes_of(const IndexOptions& options, int dim, int landmarks);
 
   // keys: post-RoPE [landmarks * chunk, dim], in candidate order. kExhausted: no memory.
   static Result<LandmarkIndex> build(Arena& arena, const IndexOptions& options, MatView<const float> keys);
 
   int landmarks() const { return landmarks_; }
-  std::size_t bytes() const { return rows_.size(); }
+  ByteAccount bytes() const { return {bytes_of(options_, codec_.dim(), landmarks_).live, rows_.size()}; }
   const Buffer& buffer() const { return rows_; }
 
   // logits[h, j] = scale * <query h, landmark j>; queries: [n, dim]. `scratch` grows as needed.
@@ -57,13 +57,16 @@ class LandmarkIndex {
   void write_means(MatView<const float> means);
   void write_residuals(MatView<const float> means);
   void write_boxes(MatView<const float> keys);
+  bool scans() const { return options_.kind == IndexKind::kMean && codec_.format() == RowFormat::kHiggs2x16; }
+  void write_scan_blocks(MatView<const float> means);
+  void score_scan(MatView<const float> queries, MatView<float> logits, std::vector<float>* scratch) const;
   const std::byte* row(int landmark) const { return rows_.data() + offset_ + static_cast<std::size_t>(landmark) * stride_; }
-  void score_rows(const RowCodec& codec, const std::byte* rows, std::size_t stride, std::size_t count, MatView<const float> queries,
-                  MatView<float> logits, std::vector<float>* scratch) const;
+  void score_rows(const RowCodec& codec, const std::byte* rows, std::size_t stride, std::size_t count,
+                  MatView<const float> queries, MatView<float> logits, std::vector<float>* scratch) const;
   void score_boxes(MatView<const float> queries, MatView<float> logits, std::vector<float>* scratch) const;
 
   IndexOptions options_;
-  RowCodec codec_;                 // of a landmark; residual: of the residuals
+  RowCodec codec_;                    // of a landmark; residual: of the residuals
   std::vector<RowCodec> meta_codec_;  // residual: one
   int landmarks_ = 0;
   std::size_t offset_ = 0;  // of the first landmark: behind the meta-landmarks

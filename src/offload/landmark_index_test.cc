@@ -8,6 +8,7 @@
 
 #include "core/rng.h"
 #include "offload/select_top.h"
+#include "simd/targets.h"
 
 namespace kvartet {
 namespace {
@@ -100,6 +101,7 @@ TEST(Landmarks, Section55Table) {
       {{.kind = IndexKind::kResidual, .meta = 4}, {.555, .685, .799}},
       {{.format = RowFormat::kHiggs2, .chunk = 2}, {.325, .484, .613}},
       {{.format = RowFormat::kHiggs4, .chunk = 8}, {.131, .393, .619}},
+      {{.format = RowFormat::kHiggs2x16}, {.70, .70, .70}},
       {{.format = RowFormat::kNvfp4}, {.915, .915, .915}},
       {{.format = RowFormat::kFp8}, {.976, .976, .976}},
   };
@@ -108,9 +110,11 @@ TEST(Landmarks, Section55Table) {
     for (const Row& row : rows) {
       // The correlation is within whatever the landmark groups.
       const int together = row.options.kind == IndexKind::kResidual ? row.options.meta : std::max(row.options.chunk, 1);
-      const std::vector<float> keys = keys_with_correlation(8192, std::max(together, 2), rhos[i], 10 + static_cast<std::uint64_t>(i));
+      const std::vector<float> keys =
+          keys_with_correlation(8192, std::max(together, 2), rhos[i], 10 + static_cast<std::uint64_t>(i));
       EXPECT_NEAR(recall(keys, row.options, 16), row.recall[i], 0.045)
-          << row_format_name(row.options.format) << " chunk " << row.options.chunk << " meta " << row.options.meta << " rho " << rhos[i];
+          << row_format_name(row.options.format) << " chunk " << row.options.chunk << " meta " << row.options.meta << " rho "
+          << rhos[i];
     }
   }
 }
@@ -173,22 +177,29 @@ TEST(Landmarks, TResidBitsAndOddCounts) {
   // 1.5 bits of codes per coordinate, and bf16 scales for 1/m + 1 groups.
   const std::size_t codes = 8192 * kCols * 3 / 2 / 8;
   const std::size_t scales = 2 * (8192 + 1024);
-  EXPECT_EQ(LandmarkIndex::bytes_of({.kind = IndexKind::kResidual}, kDim, 8192), codes + scales);
+  EXPECT_EQ(LandmarkIndex::bytes_of({.kind = IndexKind::kResidual}, kDim, 8192).live, codes + scales);
   for (const int count : {1, 7, 9, 17}) {
     const std::vector<float> keys = keys_with_correlation(count, 1, 0, 22);
     EXPECT_LT(landmark_error(keys, {.kind = IndexKind::kResidual}), 0.4) << count;
-    EXPECT_EQ(index_of(keys, {.kind = IndexKind::kResidual}).bytes(), LandmarkIndex::bytes_of({.kind = IndexKind::kResidual}, kDim, count));
+    EXPECT_EQ(index_of(keys, {.kind = IndexKind::kResidual}).bytes(),
+              LandmarkIndex::bytes_of({.kind = IndexKind::kResidual}, kDim, count));
   }
 }
 
 TEST(Landmarks, ScoresEqualDecodedProducts) {
   const std::vector<float> keys = keys_with_correlation(40, 4, 0.5, 30);
   const std::vector<float> queries = keys_with_correlation(7, 1, 0, 31);
-  for (const IndexOptions& options :
-       {IndexOptions{.format = RowFormat::kF32}, {.format = RowFormat::kF16, .chunk = 2}, {.format = RowFormat::kBf16, .chunk = 4},
-        {.format = RowFormat::kFp8}, {.format = RowFormat::kNvfp4}, {.format = RowFormat::kHiggs4}, {.format = RowFormat::kHiggs2},
-        {.format = RowFormat::kHiggs1}, {.kind = IndexKind::kResidual, .meta = 3},
-        {.kind = IndexKind::kBounds, .format = RowFormat::kF32, .chunk = 4}, {.kind = IndexKind::kDigest, .format = RowFormat::kBf16, .chunk = 8}}) {
+  for (const IndexOptions& options : {IndexOptions{.format = RowFormat::kF32},
+                                      {.format = RowFormat::kF16, .chunk = 2},
+                                      {.format = RowFormat::kBf16, .chunk = 4},
+                                      {.format = RowFormat::kFp8},
+                                      {.format = RowFormat::kNvfp4},
+                                      {.format = RowFormat::kHiggs4},
+                                      {.format = RowFormat::kHiggs2},
+                                      {.format = RowFormat::kHiggs1},
+                                      {.kind = IndexKind::kResidual, .meta = 3},
+                                      {.kind = IndexKind::kBounds, .format = RowFormat::kF32, .chunk = 4},
+                                      {.kind = IndexKind::kDigest, .format = RowFormat::kBf16, .chunk = 8}}) {
     const LandmarkIndex index = index_of(keys, options);
     const auto count = static_cast<std::size_t>(index.landmarks());
     std::vector<float> logits(7 * count);
@@ -208,6 +219,35 @@ TEST(Landmarks, ScoresEqualDecodedProducts) {
           size += std::abs(x);
         }
         EXPECT_NEAR(logits[h * count + j], 0.5 * sum, 1e-5 * size);
+      }
+    }
+  }
+}
+
+// The shuffled tables are 7-bit: 32 landmarks at once, odd counts, every instruction set.
+TEST(Landmarks, ScanScoresAreCloseToDecodedProducts) {
+  for (const SimdTarget& target : simd_targets()) {
+    const ScopedSimdTarget scope(target);
+    for (const int count : {1, 31, 32, 33, 100}) {
+      const std::vector<float> keys = keys_with_correlation(count, 1, 0, 33);
+      const LandmarkIndex index = index_of(keys, {.format = RowFormat::kHiggs2x16});
+      EXPECT_EQ(index.bytes().live, static_cast<std::size_t>(count) * (kDim / 4 + 2));
+      const std::vector<float> q = query(7);
+      const std::vector<float> scores = scores_of(index, q);
+      std::vector<float> landmark(2 * kCols);
+      for (int j = 0; j < count; ++j) {
+        index.decode(j, landmark.data());
+        double exact = 0;
+        double key_square = 0;
+        double query_square = 0;
+        for (std::size_t c = 0; c < kCols; ++c) {
+          exact += static_cast<double>(q[c]) * landmark[c];
+          key_square += static_cast<double>(landmark[c]) * landmark[c];
+          query_square += static_cast<double>(q[c]) * q[c];
+        }
+        // In units of a random logit's deviation.
+        EXPECT_NEAR(scores[static_cast<std::size_t>(j)], exact, 0.08 * std::sqrt(key_square * query_square / kDim))
+            << target.name;
       }
     }
   }

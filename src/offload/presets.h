@@ -13,15 +13,15 @@
 
 namespace kvartet {
 
-enum class KeyRope : std::uint8_t { kPre, kPost };     // how keys lie in the slow tier
-enum class Place : std::uint8_t { kFar, kNear };         // rows in the slow tier, or all in the fast one (Quest)
-enum class Share : std::uint8_t { kGroup, kHead };     // one selection per KV head, or one per query head
+enum class KeyRope : std::uint8_t { kPre, kPost };  // how keys lie in the slow tier
+enum class Place : std::uint8_t { kFar, kNear };    // rows in the slow tier, or all in the fast one (Quest)
+enum class Share : std::uint8_t { kGroup, kHead };  // one selection per KV head, or one per query head
 
 struct SelectOptions {
   Amount budget = {0.03125, true};
-  IndexOptions index = {};          // chunk included
+  IndexOptions index = {};  // chunk included
   RowFormat keys = RowFormat::kF16;
-  bool low_rank_keys = false;       // keys of candidates exist only as a factorization of `rank`
+  bool low_rank_keys = false;  // keys of candidates exist only as a factorization of `rank`
   int rank = 160;
   RowFormat values = RowFormat::kF16;
   KeyRope rope = KeyRope::kPost;

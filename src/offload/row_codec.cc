@@ -13,13 +13,15 @@
 namespace kvartet {
 namespace {
 
-constexpr std::array<std::string_view, 8> kNames = {"f32", "f16", "bf16", "fp8", "nvfp4", "higgs4", "higgs2", "higgs1"};
+constexpr std::array<std::string_view, 9> kNames = {"f32",    "f16",    "bf16",   "fp8",      "nvfp4",
+                                                     "higgs4", "higgs2", "higgs1", "higgs2x16"};
 
 std::size_t uz(int n) { return static_cast<std::size_t>(n); }
 
 int points_dims(RowFormat format) {
   switch (format) {
-    case RowFormat::kHiggs4: return 2;
+    case RowFormat::kHiggs4:
+    case RowFormat::kHiggs2x16: return 2;
     case RowFormat::kHiggs2: return 4;
     case RowFormat::kHiggs1: return 8;
     default: return 0;
@@ -55,8 +57,9 @@ Result<RowCodec> RowCodec::create(RowFormat format, int dim) {
       if (dim < 8 || !std::has_single_bit(uz(dim)))
         return usage_error(fmt::format("{} needs a head dimension that is a power of two, this model has {}; use fp8",
                                        row_format_name(format), dim));
-      KV_ASSIGN(codec.grid_, HiggsGrid::find(points_dims(format), 256));
-      codec.row_bytes_ = uz(dim / codec.grid_->p()) + 2;
+      const bool nibbles = format == RowFormat::kHiggs2x16;
+      KV_ASSIGN(codec.grid_, HiggsGrid::find(points_dims(format), nibbles ? 16 : 256));
+      codec.row_bytes_ = uz(dim / codec.grid_->p()) / (nibbles ? 2 : 1) + 2;
     }
   }
   return codec;
@@ -78,6 +81,14 @@ void RowCodec::encode(const float* x, std::byte* row) const {
       for (std::size_t b = 0; b < uz(dim_ / kNvfp4Block); ++b)
         nvfp4_encode_block(x + b * uz(kNvfp4Block), tensor_scale_, Nvfp4Ties::kEven, row + b * kNvfp4BlockBytes);
       return;
+    case RowFormat::kHiggs2x16: {
+      std::array<std::uint8_t, 512> codes;
+      std::uint16_t scale = 0;
+      HiggsCodec(grid_, dim_, dim_).encode(x, codes.data(), &scale);
+      for (std::size_t i = 0; i < uz(dim_ / 4); ++i) row[i] = static_cast<std::byte>(codes[2 * i] | (codes[2 * i + 1] << 4));
+      std::memcpy(row + row_bytes_ - 2, &scale, sizeof(scale));
+      return;
+    }
     default: {
       std::uint16_t scale = 0;
       HiggsCodec(grid_, dim_, dim_).encode(x, reinterpret_cast<std::uint8_t*>(row), &scale);
@@ -102,6 +113,17 @@ void RowCodec::decode(const std::byte* row, float* x) const {
       for (std::size_t b = 0; b < uz(dim_ / kNvfp4Block); ++b)
         nvfp4_decode_block(row + b * kNvfp4BlockBytes, tensor_scale_, x + b * uz(kNvfp4Block));
       return;
+    case RowFormat::kHiggs2x16: {
+      std::array<std::uint8_t, 512> codes;
+      std::uint16_t scale = 0;
+      for (std::size_t i = 0; i < uz(dim_ / 4); ++i) {
+        codes[2 * i] = std::to_integer<std::uint8_t>(row[i]) & 15U;
+        codes[2 * i + 1] = static_cast<std::uint8_t>(std::to_integer<std::uint8_t>(row[i]) >> 4);
+      }
+      std::memcpy(&scale, row + row_bytes_ - 2, sizeof(scale));
+      HiggsCodec(grid_, dim_, dim_).decode(codes.data(), &scale, x);
+      return;
+    }
     default: {
       std::uint16_t scale = 0;
       std::memcpy(&scale, row + row_bytes_ - 2, sizeof(scale));

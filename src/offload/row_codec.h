@@ -13,7 +13,7 @@
 
 namespace kvartet {
 
-enum class RowFormat : std::uint8_t { kF32, kF16, kBf16, kFp8, kNvfp4, kHiggs4, kHiggs2, kHiggs1 };
+enum class RowFormat : std::uint8_t { kF32, kF16, kBf16, kFp8, kNvfp4, kHiggs4, kHiggs2, kHiggs1, kHiggs2x16 };
 
 std::string_view row_format_name(RowFormat format);  // "f16", "higgs2"
 std::span<const std::string_view> row_format_names();
@@ -21,6 +21,7 @@ RowFormat row_format_at(std::size_t index);  // of row_format_names()
 
 class RowCodec {
  public:
+  // higgs2x16 is the (2,16) grid: 2 bits as higgs2, a little coarser, but scored from registers (quantize/higgs_scan.h).
   // kUsage: NVFP4 wants multiples of 16 channels, HIGGS a power of two (its Hadamard group is the head).
   static Result<RowCodec> create(RowFormat format, int dim);
 

@@ -29,18 +29,18 @@ struct SegmentRequest {
   Amount local = {};
   Segmentation segmentation = Segmentation::kChunks;
   OutlierRule rule = OutlierRule::kFirst;
-  int least_prompt = 0;  // prompts up to this stay whole
+  int least_prompt = 0;      // prompts up to this stay whole
   bool at_least_one = true;  // a share above 0 that rounds to nothing selects one chunk
 };
 
 // front + candidates * chunk + local == prompt.
 struct Segments {
-  bool dense = true;        // the whole prompt is kept; everything else is 0 then
-  int front = 0;            // tokens 0..front-1 are always kept
-  int candidates = 0;       // chunks that follow, outlier chunks included
-  int outlier_chunks = 0;   // of the candidates, chosen per head
-  int selected = 0;         // chunks per head and step, at most candidates - outlier_chunks
-  int local = 0;            // last tokens of the prompt
+  bool dense = true;       // the whole prompt is kept; everything else is 0 then
+  int front = 0;           // tokens 0..front-1 are always kept
+  int candidates = 0;      // chunks that follow, outlier chunks included
+  int outlier_chunks = 0;  // of the candidates, chosen per head
+  int selected = 0;        // chunks per head and step, at most candidates - outlier_chunks
+  int local = 0;           // last tokens of the prompt
   bool operator==(const Segments&) const = default;
   int kept_tokens(int chunk) const { return front + outlier_chunks * chunk + local; }
 };

@@ -150,7 +150,8 @@ void TopSelector::select(std::span<const float> scores, int k, std::vector<std::
     threshold = -INFINITY;  // the guess was too high
   }
   std::nth_element(keys_.begin(), keys_.begin() + static_cast<std::ptrdiff_t>(wanted - 1), keys_.end(), std::greater<>());
-  for (std::size_t i = 0; i < wanted; ++i) chosen->push_back(static_cast<std::int32_t>(0xffffffffU - static_cast<std::uint32_t>(keys_[i])));
+  for (std::size_t i = 0; i < wanted; ++i)
+    chosen->push_back(static_cast<std::int32_t>(0xffffffffU - static_cast<std::uint32_t>(keys_[i])));
   std::sort(chosen->begin(), chosen->end());
 }
 

@@ -70,7 +70,8 @@ HWY_INLINE void snap_blocks(const GridLanes& grid, const float* HWY_RESTRICT y, 
 }
 
 template <int kP>
-HWY_INLINE void snap_all(const GridLanes& grid, const float* HWY_RESTRICT y, std::size_t count, std::uint8_t* HWY_RESTRICT codes) {
+HWY_INLINE void snap_all(const GridLanes& grid, const float* HWY_RESTRICT y, std::size_t count,
+                         std::uint8_t* HWY_RESTRICT codes) {
   std::size_t i = 0;
   for (; i + 4 <= count; i += 4) snap_blocks<kP, 4>(grid, y + i * kP, codes + i);
   for (; i < count; ++i) snap_blocks<kP, 1>(grid, y + i * kP, codes + i);
@@ -142,8 +143,8 @@ HWY_INLINE float read_scale(const std::byte* from) {
 }
 
 // The sum of a row's table entries for four queries. Two chains of additions, since the loads are faster than one.
-HWY_INLINE hn::Vec<hn::FixedTag<float, 4>> lut_row(const std::uint8_t* HWY_RESTRICT codes, std::size_t subs, const float* HWY_RESTRICT tables,
-                                                   std::size_t table_floats) {
+HWY_INLINE hn::Vec<hn::FixedTag<float, 4>> lut_row(const std::uint8_t* HWY_RESTRICT codes, std::size_t subs,
+                                                   const float* HWY_RESTRICT tables, std::size_t table_floats) {
   const hn::FixedTag<float, 4> d;
   auto even = hn::Zero(d);
   auto odd = hn::Zero(d);
@@ -159,7 +160,8 @@ HWY_INLINE hn::Vec<hn::FixedTag<float, 4>> lut_row(const std::uint8_t* HWY_RESTR
       table += 2 * table_floats;
     }
   }
-  for (; sub < subs; ++sub) even = hn::Add(even, hn::LoadU(d, tables + sub * table_floats + static_cast<std::size_t>(codes[sub]) * 4));
+  for (; sub < subs; ++sub)
+    even = hn::Add(even, hn::LoadU(d, tables + sub * table_floats + static_cast<std::size_t>(codes[sub]) * 4));
   return hn::Add(even, odd);
 }
 

@@ -84,7 +84,7 @@ class HiggsCodec {
   int dim_;
   int group_;
   std::size_t groups_;
-  std::size_t blocks_;  // of p, in a group
+  std::size_t blocks_;        // of p, in a group
   std::vector<float> signs_;  // [dim]; empty: none
 };
 
@@ -95,9 +95,9 @@ struct LutScoreArgs {
   std::size_t row_bytes = 0;
   std::size_t count = 0;
   std::size_t subs = 0;
-  std::size_t points = 0;         // of the grid: tables are [subs][points][4]
+  std::size_t points = 0;  // of the grid: tables are [subs][points][4]
   const float* tables = nullptr;
-  float* logits = nullptr;        // [4, stride] is written
+  float* logits = nullptr;  // [4, stride] is written
   std::size_t stride = 0;
 };
 void score_by_table(const LutScoreArgs& args);

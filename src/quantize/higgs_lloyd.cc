@@ -38,8 +38,7 @@ double improve(Rng& rng, int p, std::vector<float>* points, std::vector<float>* 
   for (std::size_t c = 0; c < n; ++c) {
     for (std::size_t k = 0; k < uz(p); ++k) {
       // An empty cell starts again at a sample.
-      (*points)[c * uz(p) + k] =
-          counts[c] > 0 ? static_cast<float>(sums[c * uz(p) + k] / counts[c]) : (*samples)[c * uz(p) + k];
+      (*points)[c * uz(p) + k] = counts[c] > 0 ? static_cast<float>(sums[c * uz(p) + k] / counts[c]) : (*samples)[c * uz(p) + k];
     }
   }
   return error / static_cast<double>(samples->size());
@@ -48,7 +47,8 @@ double improve(Rng& rng, int p, std::vector<float>* points, std::vector<float>* 
 void round_and_sort(int p, std::vector<float>* points) {
   std::vector<std::vector<float>> rows;
   for (std::size_t i = 0; i < points->size(); i += uz(p)) {
-    std::vector<float> row(points->begin() + static_cast<std::ptrdiff_t>(i), points->begin() + static_cast<std::ptrdiff_t>(i) + p);
+    std::vector<float> row(points->begin() + static_cast<std::ptrdiff_t>(i),
+                           points->begin() + static_cast<std::ptrdiff_t>(i) + p);
     for (float& x : row) x = std::round(x * kHiggsGridUnit) / kHiggsGridUnit;
     rows.push_back(std::move(row));
   }
@@ -102,7 +102,8 @@ GridFacts measure_grid(const HiggsGrid& grid, std::size_t samples, std::uint64_t
   const auto numbers = static_cast<double>(samples * p);
   facts.distortion /= numbers;
   facts.decoded_square /= numbers;
-  for (const double mean : means) facts.largest_mean = std::max(facts.largest_mean, std::abs(mean) / static_cast<double>(samples));
+  for (const double mean : means)
+    facts.largest_mean = std::max(facts.largest_mean, std::abs(mean) / static_cast<double>(samples));
   const auto [least, largest] = std::minmax_element(counts.begin(), counts.end());
   facts.least_share = *least / static_cast<double>(samples) * grid.n();
   facts.largest_share = *largest / static_cast<double>(samples) * grid.n();

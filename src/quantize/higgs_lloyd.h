@@ -14,7 +14,7 @@ struct LloydOptions {
   int n = 16;
   int samples_per_point = 500;  // of each iteration
   int iterations = 60;
-  int restarts = 1;             // the best of so many starts
+  int restarts = 1;  // the best of so many starts
   std::uint64_t seed = 1;
 };
 
@@ -23,11 +23,11 @@ std::vector<float> train_higgs_grid(const LloydOptions& options);
 
 // What a grid does to fresh samples.
 struct GridFacts {
-  double distortion = 0;       // per coordinate: D
-  double decoded_square = 0;   // E ||y_hat||^2 per coordinate: 1 - D for centroids
-  double largest_mean = 0;     // of |mean coordinate| of the decoded samples
-  double least_share = 0;      // of the cells, times n
-  double largest_share = 0;    // times n
+  double distortion = 0;      // per coordinate: D
+  double decoded_square = 0;  // E ||y_hat||^2 per coordinate: 1 - D for centroids
+  double largest_mean = 0;    // of |mean coordinate| of the decoded samples
+  double least_share = 0;     // of the cells, times n
+  double largest_share = 0;   // times n
 };
 GridFacts measure_grid(const HiggsGrid& grid, std::size_t samples, std::uint64_t seed);
 

@@ -89,7 +89,7 @@ TEST(Higgs, Section233Acceptance) {
     int p, n;
     double distortion;
   };
-  const Row rows[] = {{1, 2, 0.3634},  {1, 4, 0.1175},   {1, 16, 0.00950}, {2, 16, 0.1077}, {2, 64, 0.0296},  {2, 256, 0.00776},
+  const Row rows[] = {{1, 2, 0.3634},  {1, 4, 0.1175},   {1, 16, 0.00950}, {2, 16, 0.1077},  {2, 64, 0.0296},  {2, 256, 0.00776},
                       {4, 16, 0.3438}, {4, 256, 0.0966}, {8, 16, 0.6107},  {8, 128, 0.3789}, {8, 256, 0.3227}, {16, 256, 0.5810}};
   for (const Row& row : rows) {
     const GridFacts facts = measure_grid(*grid(row.p, row.n), 200000, 99);
@@ -114,7 +114,7 @@ TEST(Higgs, THiggsD) {
     int p, n, group;
     double distortion;
   };
-  const Row rows[] = {{2, 16, 128, 0.1064},  {2, 16, 512, 0.1072},  {2, 16, 1024, 0.1073},  {2, 256, 128, 0.00764},
+  const Row rows[] = {{2, 16, 128, 0.1064},   {2, 16, 512, 0.1072},    {2, 16, 1024, 0.1073}, {2, 256, 128, 0.00764},
                       {2, 256, 512, 0.00771}, {2, 256, 1024, 0.00774}, {4, 16, 128, 0.3415},  {4, 16, 512, 0.3431},
                       {4, 16, 1024, 0.3431},  {4, 256, 128, 0.0955},   {4, 256, 512, 0.0962}, {4, 256, 1024, 0.0964},
                       {8, 256, 128, 0.3200},  {8, 256, 512, 0.3216},   {8, 256, 1024, 0.3221}};
@@ -202,7 +202,8 @@ TEST(Higgs, TLut) {
         std::vector<float> tables(subs * static_cast<std::size_t>(n) * 4);
         codec.grid().fill_tables({turned.data(), 4, d}, subs, tables.data());
         std::vector<float> logits(4 * (kRows + 1), -5.0F);
-        score_by_table({rows.data(), codec.row_bytes(), kRows, subs, static_cast<std::size_t>(n), tables.data(), logits.data(), kRows + 1});
+        score_by_table(
+            {rows.data(), codec.row_bytes(), kRows, subs, static_cast<std::size_t>(n), tables.data(), logits.data(), kRows + 1});
         for (std::size_t h = 0; h < 4; ++h) {
           for (std::size_t r = 0; r < kRows; ++r) {
             double dot = 0;

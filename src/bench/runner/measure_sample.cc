@@ -39,7 +39,8 @@ Status add_likelihood(Engine& engine, const PreparedSample& sample, const Sequen
   double sum = 0;
   for (double x : log_likelihoods) sum += x;
   const double mean = sum / static_cast<double>(log_likelihoods.size());
-  if (!std::isfinite(mean)) return internal_error(fmt::format("the likelihood of the reference answer is {}, not a finite number", mean));
+  if (!std::isfinite(mean))
+    return internal_error(fmt::format("the likelihood of the reference answer is {}, not a finite number", mean));
   out.gold_log_likelihood = mean;
   return {};
 }
