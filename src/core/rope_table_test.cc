@@ -1,0 +1,69 @@
+// Rotation as offloading.md 1.6 writes it.
+#include "core/rope_table.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "core/rng.h"
+
+namespace kvartet {
+namespace {
+
+std::vector<float> normals(std::size_t n, std::uint64_t seed) {
+  Rng rng(seed);
+  std::vector<float> x(n);
+  for (float& v : x) v = static_cast<float>(rng.normal());
+  return x;
+}
+
+double dot(const std::vector<float>& a, const std::vector<float>& b) {
+  double sum = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) sum += static_cast<double>(a[i]) * b[i];
+  return sum;
+}
+
+TEST(RopeTable, HalfSplitByHand) {
+  const RopeShape shape{.dims = 4, .base = 10000, .scale = 1, .layout = RopeLayout::kHalves};
+  const RopeTable table(shape, 8);
+  std::vector<float> x = {1, 2, 3, 4, 9};  // the fifth channel does not turn
+  table.rotate(x.data(), 5);
+  const double a = 5;         // angle of the first pair: position * base^0
+  const double b = 5 * 1e-2;  // of the second: base^(-2/4)
+  EXPECT_NEAR(x[0], 1 * std::cos(a) - 3 * std::sin(a), 1e-5);
+  EXPECT_NEAR(x[2], 3 * std::cos(a) + 1 * std::sin(a), 1e-5);
+  EXPECT_NEAR(x[1], 2 * std::cos(b) - 4 * std::sin(b), 1e-5);
+  EXPECT_NEAR(x[3], 4 * std::cos(b) + 2 * std::sin(b), 1e-5);
+  EXPECT_EQ(x[4], 9);
+}
+
+TEST(RopeTable, NeighboursFactorsAndScale) {
+  const RopeShape shape{.dims = 4, .base = 10000, .scale = 0.5, .layout = RopeLayout::kNeighbours, .factors = {1, 8}};
+  const RopeTable table(shape, 8);
+  std::vector<float> x = {1, 2, 3, 4};
+  table.rotate(x.data(), 4);
+  const double a = 4 * 0.5;
+  const double b = 4 * 0.5 * 1e-2 / 8;
+  EXPECT_NEAR(x[0], 1 * std::cos(a) - 2 * std::sin(a), 1e-5);
+  EXPECT_NEAR(x[1], 2 * std::cos(a) + 1 * std::sin(a), 1e-5);
+  EXPECT_NEAR(x[2], 3 * std::cos(b) - 4 * std::sin(b), 1e-5);
+}
+
+TEST(RopeTable, KeepsNormsAndRelativePositions) {
+  for (const RopeLayout layout : {RopeLayout::kHalves, RopeLayout::kNeighbours}) {
+    const RopeTable table({.dims = 64, .base = 10000, .scale = 1, .layout = layout}, 300);
+    const std::vector<float> q = normals(64, 1);
+    const std::vector<float> k = normals(64, 2);
+    const auto at = [&](std::vector<float> x, int position) {
+      table.rotate(x.data(), position);
+      return x;
+    };
+    EXPECT_EQ(at(q, 0), q);
+    EXPECT_NEAR(dot(at(q, 123), at(q, 123)), dot(q, q), 1e-3);
+    EXPECT_NEAR(dot(at(q, 120), at(k, 20)), dot(at(q, 250), at(k, 150)), 1e-2);
+    EXPECT_GT(std::abs(dot(at(q, 120), at(k, 20)) - dot(at(q, 121), at(k, 20))), 1e-2);  // T-ROPE-AFTER: one off is not the same
+  }
+}
+
+}  // namespace
+}  // namespace kvartet
