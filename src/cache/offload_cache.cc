@@ -19,6 +19,13 @@ ByteAccount joined(const TierBytes& tiers) {
 }  // namespace
 
 Status OffloadCache::check(const SelectOptions& options, const ModelShape& shape) {
+  for (const LayerShape& layer : shape.layers) {
+    if (layer.window == 0) continue;
+    return usage_error(
+        fmt::format("this model has layers with a sliding window of {} tokens, from which no rows can be selected yet; use a "
+                    "quantizer such as kivi",
+                    layer.window));
+  }
   if (options.place == Place::kNear) return {};
   if (options.tier != Tier::kRam) return usage_error("tier=mmap and tier=disk are not built yet; use tier=ram");
   for (const LayerShape& layer : shape.layers) KV_TRY(OffloadLayer::check(options, layer));

@@ -173,6 +173,7 @@ class ConfigReader {
       KV_ASSIGN(config_.window_rope->base, file_.real_or(key("rope.freq_base_swa"), 10000));
     }
     KV_TRY(read_rope_scaling());
+    if (rope.yarn != 0 || config_.window_rope.has_value()) return {};  // no single table of angles: dims stays 0, "not known"
     const bool halves = config_.architecture->rope_pairs == RopePairs::kHalves;
     config_.shape.rope = {.dims = rope.dims,
                           .base = rope.base,
