@@ -12,6 +12,7 @@ namespace kvartet {
 namespace {
 
 constexpr int kNewTokens = 32;
+constexpr const char* kAsk = "\n\nUse the articles above to answer this question. What is ";
 constexpr const char* kBefore = "Read these articles.\n\n";
 
 PersonFact fact_of(int i) { return kPersonFacts[static_cast<std::size_t>(i) % std::size(kPersonFacts)]; }
@@ -31,7 +32,7 @@ class DocQa : public GeneratedTask {
     const PersonFact fact = fact_of(index);
     Sample sample;
     sample.before = kBefore;
-    sample.question = "\n\nUse the articles above to answer this question in one short sentence. " + fact_question(fact, person.name);
+    sample.question = kAsk + fact_subject(fact, person.name) + "?";
     sample.answers = {fact_value(fact, person)};
     sample.gold = fact_sentence(fact, person);
     sample.max_new_tokens = kNewTokens;
@@ -42,7 +43,7 @@ class DocQa : public GeneratedTask {
   }
 };
 
-// "In which city was the owner of Halden Rope Works born?": the company's article names the owner, the owner's article,
+// "the city in which the owner of Halden Rope Works was born": the company's article names the owner, the owner's article,
 // apart from it, the city.
 class MultiHop : public GeneratedTask {
  public:
@@ -56,8 +57,7 @@ class MultiHop : public GeneratedTask {
     const PersonFact fact = fact_of(index);
     Sample sample;
     sample.before = kBefore;
-    sample.question =
-        "\n\nUse the articles above to answer this question in one short sentence. " + fact_question(fact, "the owner of " + company.name);
+    sample.question = kAsk + fact_subject(fact, "the owner of " + company.name) + "?";
     sample.answers = {fact_value(fact, person)};
     sample.gold = fmt::format("The owner of {} is {}. {}", company.name, person.name, fact_sentence(fact, person));
     sample.max_new_tokens = 2 * kNewTokens;
@@ -89,12 +89,13 @@ class Chat : public GeneratedTask {
     sample.before = kBefore;
     sample.question = "\n\nThis is a conversation about the articles above.\n\n";
     const auto add_turn = [&](PersonFact fact, const Person& person) {
-      sample.question += fmt::format("Question: {}\nAnswer: {}\n", fact_question(fact, person.name), fact_sentence(fact, person));
+      sample.question +=
+          fmt::format("Question: What is {}?\nAnswer: {}\n", fact_subject(fact, person.name), fact_sentence(fact, person));
     };
     add_turn(first, subject);
     for (int turn = 1; turn + 1 < turns_; ++turn) add_turn(other_fact(index, turn), world.person(static_cast<std::size_t>(turn)));
-    sample.question +=
-        fmt::format("Question: Back to {}. {}\n\nAnswer the last question.", subject.name, fact_question(last, "this person"));
+    sample.question += fmt::format("Question: Back to {}. What is {}?\n\nAnswer the last question.", subject.name,
+                                   fact_subject(last, "this person"));
     sample.answers = {fact_value(last, subject)};
     sample.gold = fact_sentence(last, subject);
     sample.max_new_tokens = kNewTokens;

@@ -18,7 +18,7 @@ TEST_F(ArticleTasks, DocqaAsksForOneFactOfOneArticle) {
     EXPECT_EQ(gold_text(s, 0), s.gold);
     EXPECT_EQ(occurrences(s.document, s.gold), 1U);
     EXPECT_NE(s.gold.find(s.answers[0]), std::string::npos);
-    kinds.insert(s.question.substr(s.question.find("sentence. ") + 10, 9));
+    kinds.insert(s.question.substr(s.question.find("What is the ") + 12, 4));
   }
   EXPECT_EQ(kinds.size(), 5U);  // every kind of fact in turn
 }

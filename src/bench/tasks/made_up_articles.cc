@@ -19,11 +19,12 @@ constexpr std::array<Words, 40> kFirst = {"Marta",  "Edwin",  "Sofia",  "Oscar",
                                           "Wanda",  "Julian", "Amelia", "Peter",  "Rosa",   "Martin", "Alice", "Daniel",
                                           "Emma",   "Lukas",  "Vera",   "Anton",  "Judith", "Karl",   "Olga",  "Robert",
                                           "Teresa", "Walter", "Agnes",  "Conrad", "Dora",   "Gustav", "Ida",   "Leon"};
-constexpr std::array<Words, 40> kLast = {
-    "Osterlind", "Brandt",  "Keller",  "Moreau", "Lindgren", "Novak",  "Ferreira", "Hartley", "Jensen", "Kowalski",
-    "Larsen",    "Molnar",  "Nielsen", "Orlov",  "Petrov",   "Quinn",  "Ribeiro",  "Schmidt", "Turner", "Ulrich",
-    "Vargas",    "Weaver",  "Ximenes", "Young",  "Zeller",   "Abbott", "Bianchi",  "Castro",  "Dupont", "Eriksen",
-    "Fischer",   "Garland", "Hoffman", "Ibsen",  "Jacobs",   "Kramer", "Lombardi", "Marsh",   "Norton", "Olsen"};
+// Names of few tokens, and facts said in the words of the question: what a small model can find.
+constexpr std::array<Words, 40> kLast = {"Brown",  "Young", "Turner", "Weaver", "Marsh",  "Baker", "Carter", "Cooper",
+                                         "Fisher", "Hill",  "King",   "Lee",    "Miller", "Moore", "Parker", "Reed",
+                                         "Scott",  "Stone", "Taylor", "Walker", "White",  "Wood",  "Bell",   "Bishop",
+                                         "Brooks", "Cole",  "Cook",   "Cross",  "Ford",   "Fox",   "Grant",  "Green",
+                                         "Hunt",   "James", "Lane",   "Mason",  "Page",   "Price", "Rose",   "Ward"};
 constexpr std::array<Words, 24> kPlaces = {"Lisbon", "Oslo",    "Vienna", "Dublin", "Prague", "Athens", "Madrid", "Geneva",
                                            "Tokyo",  "Havana",  "Lima",   "Quebec", "Cairo",  "Sydney", "Warsaw", "Berlin",
                                            "Milan",  "Houston", "Denver", "Naples", "Dallas", "Munich", "Kyoto",  "Zurich"};
@@ -126,13 +127,13 @@ GoldPiece gold_article(double depth, const std::string& title, std::vector<std::
 
 }  // namespace
 
-std::string fact_question(PersonFact fact, const std::string& who) {
+std::string fact_subject(PersonFact fact, const std::string& who) {
   switch (fact) {
-    case PersonFact::kBirthplace: return fmt::format("In which city was {} born?", who);
-    case PersonFact::kWork: return fmt::format("What is the job of {}?", who);
-    case PersonFact::kPet: return fmt::format("Which animal does {} keep as a pet?", who);
-    case PersonFact::kInstrument: return fmt::format("Which instrument does {} play?", who);
-    case PersonFact::kDrink: return fmt::format("What does {} drink in the morning?", who);
+    case PersonFact::kBirthplace: return fmt::format("the city in which {} was born", who);
+    case PersonFact::kWork: return fmt::format("the job that {} has had for ten years", who);
+    case PersonFact::kPet: return fmt::format("the animal that {} keeps in the garden", who);
+    case PersonFact::kInstrument: return fmt::format("the instrument that {} plays in the evening", who);
+    case PersonFact::kDrink: return fmt::format("the drink that {} has every morning", who);
   }
   KV_CHECK(false);
 }
@@ -149,14 +150,9 @@ const std::string& fact_value(PersonFact fact, const Person& p) {
 }
 
 std::string fact_sentence(PersonFact fact, const Person& p) {
-  switch (fact) {
-    case PersonFact::kBirthplace: return fmt::format("{} was born in {}.", p.name, p.birthplace);
-    case PersonFact::kWork: return fmt::format("The job of {} is {}.", p.name, p.work);
-    case PersonFact::kPet: return fmt::format("The pet of {} is a tame {}.", p.name, p.pet);
-    case PersonFact::kInstrument: return fmt::format("In the evening {} plays the {}.", p.name, p.instrument);
-    case PersonFact::kDrink: return fmt::format("In the morning {} drinks {}.", p.name, p.drink);
-  }
-  KV_CHECK(false);
+  std::string text = fmt::format("{} is {}.", fact_subject(fact, p.name), fact_value(fact, p));
+  text[0] = 'T';
+  return text;
 }
 
 ArticleWorld::ArticleWorld(std::uint64_t seed, int sample) : seed_(seed), sample_(sample) {

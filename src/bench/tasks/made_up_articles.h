@@ -11,7 +11,7 @@
 namespace kvartet {
 
 struct Person {
-  std::string name;        // "Marta Osterlind"
+  std::string name;        // "Marta Brown"
   std::string birthplace;  // "Lisbon"
   std::string home;        // another place
   std::string work;        // "carpenter"
@@ -31,10 +31,10 @@ enum class PersonFact : std::uint8_t { kBirthplace, kWork, kPet, kInstrument, kD
 inline constexpr PersonFact kPersonFacts[] = {PersonFact::kBirthplace, PersonFact::kWork, PersonFact::kPet,
                                               PersonFact::kInstrument, PersonFact::kDrink};
 
-// "In which city was Marta Osterlind born?"; `who` may also be "this person" or "the owner of Halden Rope Works".
-std::string fact_question(PersonFact fact, const std::string& who);
+// "the city in which Marta Brown was born"; `who` may also be "this person" or "the owner of Halden Rope Works".
+std::string fact_subject(PersonFact fact, const std::string& who);
 const std::string& fact_value(PersonFact fact, const Person& person);
-// "Marta Osterlind was born in Lisbon." As the article says it.
+// "The city in which Marta Brown was born is Lisbon." As the article says it.
 std::string fact_sentence(PersonFact fact, const Person& person);
 
 // People and companies of one sample. Those with an index below `reserved` are in no filler: they are the sample's own.
