@@ -77,7 +77,12 @@ std::size_t Weights::bytes() const { return file_->file_bytes() + scratch_.bytes
 WeightReads Weights::reads() const {
   WeightReads reads;
   for (const LayerTensors& layer : stored_) {
-    for (const ggml_tensor* tensor : layer) reads.layers += tensor == nullptr ? 0 : ggml_nbytes(tensor);
+    for (const ggml_tensor* tensor : layer) {
+      if (tensor == nullptr) continue;
+      const bool is_stack = tensor->ne[2] > 1;  // of experts, a few of which serve a token
+      const std::size_t used = is_stack ? static_cast<std::size_t>(config_.experts->used) : 1;
+      reads.layers += ggml_nbytes(tensor) / static_cast<std::size_t>(tensor->ne[2]) * used;
+    }
   }
   reads.head = ggml_nbytes(output_);
   return reads;
