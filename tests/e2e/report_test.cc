@@ -112,7 +112,7 @@ TEST_F(Report, APageThatCannotBeWrittenLeavesTheOldOne) {
   const std::string before = read_text(store);
   EXPECT_TRUE(is_refused(run({"report", results, "-o", store}), 2, "overwrite"));
   EXPECT_EQ(read_text(store), before);
-  EXPECT_TRUE(is_refused(run({"report", results, "-o", folder_.path("nowhere/report.html")}), 3, "nowhere"));
+  EXPECT_TRUE(is_refused(run({"report", results, "-o", folder_.path("nowhere/report.html")}), 5, "nowhere"));
 
   folder_.file("report.html", "the old page");
   Surroundings small;
