@@ -84,6 +84,8 @@ struct MethodInfo {
   std::string name;
   std::string keys;     // "bits=4, group=32, residual=128"
   std::string summary;  // one sentence
+  // What the planner tries beside the values that `keys` lists: stage settings such as "budget=0.1". Empty: those of its kind.
+  std::vector<std::string> candidates = {};
 };
 const std::vector<MethodInfo>& methods();
 

@@ -4,10 +4,13 @@
 
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "bench/runner/benchmark.h"
 #include "bench/runner/predictions.h"
 #include "bench/tasks/task.h"
+#include "cli/auto_bench.h"
+#include "cli/auto_spec.h"
 #include "cli/command.h"
 #include "core/file_system.h"
 #include "engine/engine.h"
@@ -83,7 +86,17 @@ void print_dry_run(const std::vector<PlannedTask>& plan, const std::vector<Cache
 }
 
 Status bench(BenchFlags& flags) {
-  KV_ASSIGN(std::vector<CacheSpec> specs, parse_specs(flags.kv));
+  std::vector<std::string> named;
+  std::vector<AutoSpec> wishes;
+  for (const std::string& kv : flags.kv) {
+    if (!is_auto(kv)) {
+      named.push_back(kv);
+      continue;
+    }
+    KV_ASSIGN(AutoSpec wish, parse_auto(kv));
+    wishes.push_back(std::move(wish));
+  }
+  KV_ASSIGN(std::vector<CacheSpec> specs, parse_specs(named));
   for (const std::string& task : flags.request.tasks) KV_TRY(make_task(task, flags.request.metric).status());
   flags.request.question_position = flags.question_position == "unseen" ? QuestionPosition::kUnseen : QuestionPosition::kSeen;
   FileSystem& files = FileSystem::real();
@@ -98,6 +111,16 @@ Status bench(BenchFlags& flags) {
   for (const PlannedTask& task : plan) {
     for (const SkippedLine& line : task.skipped) print_note(fmt::format("{}: {}", line.where(), line.reason));
   }
+  std::vector<TaskCaches> caches;
+  AutoSite site;
+  site.model = flags.model.model;
+  site.model_path = options.model_path;
+  site.threads = options.threads;
+  site.workload.sealed_before_question = flags.request.question_position == QuestionPosition::kUnseen;
+  for (const PlannedTask& task : plan) {
+    KV_ASSIGN(TaskCaches one, caches_of_task(specs, wishes, site, task));
+    caches.push_back(std::move(one));
+  }
   if (flags.dry_run) {
     print_dry_run(plan, specs);
     return {};
@@ -110,9 +133,23 @@ Status bench(BenchFlags& flags) {
   hooks.measure = [&](const PreparedSample& sample, std::span<const CacheSpec> missing, const Engine::Progress& progress) {
     return measure_sample(*engine, sample, missing, flags.request.question_position, progress);
   };
-  KV_ASSIGN(BenchmarkSummary summary, run_benchmark(plan, specs, store, hooks));
+  BenchmarkSummary summary;
+  if (wishes.empty()) {
+    KV_ASSIGN(summary, run_benchmark(plan, specs, store, hooks));
+  }
+  for (std::size_t i = 0; i < plan.size() && !wishes.empty() && !summary.cancelled; ++i) {
+    KV_ASSIGN(const BenchmarkSummary one, run_benchmark(std::span(plan).subspan(i, 1), caches[i].specs, store, hooks));
+    summary.samples_run += one.samples_run;
+    summary.samples_resumed += one.samples_resumed;
+    summary.outcomes_failed += one.outcomes_failed;
+    summary.cancelled = one.cancelled;
+  }
   show_progress("", 1);
   KV_ASSIGN(StoredResults results, store.load());
+  if (!wishes.empty()) {
+    KV_ASSIGN(const std::vector<EvidenceCell> evidence, store.evidence());
+    for (std::size_t i = 0; i < plan.size(); ++i) keep_task_outcomes(caches[i], plan[i], results, evidence);
+  }
   KV_TRY(write_predictions(files, flags.out, results));
   KV_TRY(print_report(results, flags.json));
   if (summary.samples_resumed > 0)
@@ -134,7 +171,8 @@ void add_bench(CLI::App& app, Action* action) {
   CLI::App* command =
       app.add_subcommand("bench", "several caches over tasks, one prefill for all; resumes where it was interrupted");
   add_model_flags(command, &flags->model);
-  command->add_option("--kv", flags->kv, "a cache; repeatable. Differences are to full")->required();
+  command->add_option("--kv", flags->kv, "a cache, or auto[:memory=BYTES,for=KIND,...]; repeatable. Differences are to full")
+      ->required();
   command->add_option("--task", flags->request.tasks, "a task (kvartet tasks) or your own file of records; repeatable")
       ->required();
   command->add_option("--metric", flags->request.metric, "for your own file: how answers are scored");

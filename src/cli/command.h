@@ -57,5 +57,7 @@ void add_report(CLI::App& app, Action* action);
 void add_fidelity(CLI::App& app, Action* action);
 void add_score(CLI::App& app, Action* action);
 void add_speed(CLI::App& app, Action* action);
+void add_plan(CLI::App& app, Action* action);
+void add_calibrate(CLI::App& app, Action* action);
 
 }  // namespace kvartet

@@ -39,6 +39,8 @@ int run(int argc, char** argv) {
   add_score(app, &action);
   add_explain(app, &action);
   add_report(app, &action);
+  add_plan(app, &action);
+  add_calibrate(app, &action);
   add_lists(app, &action);
   add_data(app, &action);
   try {

@@ -3,10 +3,13 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "bench/runner/measure_sample.h"
+#include "cli/auto_spec.h"
 #include "cli/command.h"
 #include "core/clock.h"
 #include "core/file_system.h"
@@ -152,10 +155,46 @@ Json answer_json(const Answer& a) {
           {"kv_end", a.kv_end}};
 }
 
+// --kv auto is decided here, where the prompt's length is known.
+Result<AutoDecision> decide_cache(const AutoSpec& wish, const RunFlags& flags, const Engine& engine, const Prompt& prompt,
+                                  const std::string& text) {
+  AutoSite site;
+  site.model = flags.model.model;
+  site.model_path = resolve_model(flags.model.model);
+  site.threads = engine.threads();
+  const std::size_t left = static_cast<std::size_t>(engine.shape().context) - prompt.sealed.size();
+  site.workload.prompt_tokens = static_cast<int>(prompt.sealed.size());
+  site.workload.output_tokens =
+      static_cast<int>(std::min(left, static_cast<std::size_t>(std::max(flags.generate.max_tokens, 1))));
+  site.workload.questions = static_cast<int>(prompt.questions.size());
+  site.workload.sealed_before_question = !flags.questions.empty();
+  site.guess = guess_kind(text, flags.questions.empty() ? "" : flags.questions.front());
+  AutoSpec capped = wish;
+  if (flags.model.fast_tier_bytes != Arena::kNoCap && !capped.limits.fast_memory)
+    capped.limits.fast_memory = flags.model.fast_tier_bytes;
+  return decide(capped, site);
+}
+
+// What the plan predicted, as it came out: of the first answer.
+void keep_what_happened(const AutoDecision& decision, const Sequence& sealed, const Answer& first) {
+  PlanRecord happened;
+  happened.actual_bytes = static_cast<double>(sealed.cache.bytes().allocated);
+  if (first.ttft_s > 0) happened.actual_ttft_s = first.ttft_s;
+  const double rate = decode_rate(first.completion);
+  if (rate > 0) happened.actual_decode_tokens_per_s = rate;
+  keep_outcome(decision, happened);
+}
+
 Status run(const RunFlags& flags) {
   if (flags.sources != 1) return usage_error("give the prompt with either -p TEXT or -f FILE, once");
   if (flags.raw && flags.chat) return usage_error("--raw and --chat exclude each other; choose one");
-  KV_ASSIGN(std::vector<CacheSpec> specs, parse_specs({flags.kv}));
+  std::optional<AutoSpec> wish;
+  std::vector<CacheSpec> specs;
+  if (is_auto(flags.kv)) {
+    KV_ASSIGN(wish, parse_auto(flags.kv));
+  } else {
+    KV_ASSIGN(specs, parse_specs({flags.kv}));
+  }
   KV_ASSIGN(std::string text, prompt_text(flags));
   EngineOptions options;
   options.model_path = resolve_model(flags.model.model);
@@ -176,6 +215,11 @@ Status run(const RunFlags& flags) {
   const PromptForm form = flags.raw ? PromptForm::kRaw : PromptForm::kChat;
   KV_ASSIGN(const Prompt prompt, tokenized(engine->vocabulary(), flags, form, text));
   KV_TRY(check_room(prompt, engine->shape().context, flags.generate.max_tokens));
+  AutoDecision decision;
+  if (wish) {
+    KV_ASSIGN(decision, decide_cache(*wish, flags, *engine, prompt, text));
+    KV_ASSIGN(specs, parse_specs({decision.spec}));
+  }
   KV_ASSIGN(std::vector<Sequence> sealed,
             engine->prefill(prompt.sealed, specs, [](double share) { show_progress("reading", share); }));
   const double sealed_at = Clock::real().seconds();
@@ -199,6 +243,7 @@ Status run(const RunFlags& flags) {
     answers.push_back(std::move(a));
     if (stop) break;
   }
+  keep_what_happened(decision, sealed[0], answers[0]);
   if (flags.json) {
     Json document = answer_json(answers[0]);
     document["prefill_s"] = sealed[0].prefill_s;
@@ -220,7 +265,7 @@ void add_run(CLI::App& app, Action* action) {
   auto flags = std::make_shared<RunFlags>();
   CLI::App* command = app.add_subcommand("run", "answer a prompt, or questions about a document, through one cache");
   add_model_flags(command, &flags->model);
-  command->add_option("--kv", flags->kv, "the cache, for example kivi:bits=4 (kvartet methods lists them)")
+  command->add_option("--kv", flags->kv, "the cache, for example kivi:bits=4 (kvartet methods lists them), or auto")
       ->capture_default_str();
   command->add_option("-p,--prompt", flags->prompt, "the prompt");
   command->add_option("-f,--file", flags->file, "the prompt or document, a text file");

@@ -10,6 +10,7 @@
 
 #include "core/file_system.h"
 #include "core/status.h"
+#include "results/evidence.h"
 #include "results/records.h"
 #include "results/sqlite.h"
 
@@ -39,6 +40,9 @@ class Store {
   Status merge(FileSystem& files, const std::string& directory);
 
   Result<StoredResults> load();
+
+  // The store as statistics, without its texts: what each cache lost against `full`, by task and context.
+  Result<std::vector<EvidenceCell>> evidence();
 
  private:
   Store(Database database, std::string directory, std::int64_t format)

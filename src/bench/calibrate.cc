@@ -1,0 +1,347 @@
+#include "bench/calibrate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "attention/decode_attention.h"
+#include "attention/prefill_attention.h"
+#include "bench/speed.h"
+#include "cache/format_label.h"
+#include "cache/sequence_cache.h"
+#include "core/clock.h"
+#include "core/rng.h"
+#include "engine/engine.h"
+#include "model/model_facts.h"
+
+namespace kvartet {
+namespace {
+
+std::size_t uz(int n) { return static_cast<std::size_t>(n); }
+
+struct Spread {
+  double median = 0;
+  double relative = 0;  // half the range over the median
+};
+
+Spread spread_of(std::vector<double> runs) {
+  std::sort(runs.begin(), runs.end());
+  const double median = runs[runs.size() / 2];
+  return {median, median > 0 ? (runs.back() - runs.front()) / 2 / median : 0};
+}
+
+std::vector<float> random_rows(std::size_t count, std::uint64_t stream) {
+  const Rng rng(23, stream);
+  std::vector<float> rows(count);
+  for (std::size_t i = 0; i < count; ++i) rows[i] = static_cast<float>(static_cast<double>(rng.at(i) >> 11) * 0x1.0p-52 - 1.0);
+  return rows;
+}
+
+constexpr int kRounds = 3;
+constexpr int kDepths[] = {512, 1536, 4096};
+constexpr int kDeepest = 4096;
+
+// Synthetic keys and values of one layer, and what is measured on them.
+class ShapeMeter {
+ public:
+  ShapeMeter(const LayerShape& layer, int threads) : layer_(layer), threads_(threads), attention_(threads) {
+    const std::size_t row = uz(layer.kv_heads * layer.head_dim);
+    keys_ = random_rows(uz(kDeepest) * row, 0);
+    values_ = random_rows(uz(kDeepest) * row, 1);
+    queries_ = random_rows(uz(layer.heads * layer.head_dim), 2);
+    out_.resize(queries_.size());
+    // Enough layers that the deepest f16 cache does not fit the processor's caches.
+    constexpr std::size_t kBytes = 24 << 20;
+    const int layers = std::clamp(static_cast<int>(kBytes / (uz(kDeepest) * row * 4)), 2, 16);
+    shape_.context = 1 << 20;
+    shape_.layers.assign(uz(layers), layer);
+  }
+
+  Status measure(const CacheSpec& spec, std::vector<Rate>* rates) {
+    for (const int depth : kDepths) {
+      KV_ASSIGN(SequenceCache cache, SequenceCache::create(spec, shape_, Arena::create(), {.threads = threads_}));
+      double encode = 0;
+      KV_TRY(seal(cache, depth, &encode));
+      std::vector<double> runs;
+      for (int round = 0; round < kRounds; ++round) {
+        read_bandwidth(threads_);  // sweeps the processor's caches
+        runs.push_back(attend(cache));
+      }
+      const Spread s = spread_of(runs);
+      const double heads = static_cast<double>(shape_.layers.size()) * layer_.kv_heads;
+      rates->push_back({.what = std::string(rate::kAttend),
+                        .subject = subject(spec),
+                        .head_dim = layer_.head_dim,
+                        .group = layer_.group(),
+                        .depth = depth,
+                        .value = s.median / heads,
+                        .spread = s.relative});
+      if (depth != kDeepest) continue;
+      rates->push_back({.what = std::string(rate::kEncode),
+                        .subject = subject(spec),
+                        .head_dim = layer_.head_dim,
+                        .group = 0,
+                        .depth = 0,
+                        .value = encode / heads / depth,
+                        .spread = 0});
+    }
+    return {};
+  }
+
+  Rate prefill() {
+    constexpr int kTokens = 2048;
+    constexpr int kChunk = 512;
+    const auto heads = uz(layer_.heads);
+    const auto kv_heads = uz(layer_.kv_heads);
+    const auto dim = uz(layer_.head_dim);
+    const std::vector<float> q = random_rows(uz(kTokens) * heads * dim, 3);
+    std::vector<float> out(uz(kChunk) * heads * dim);
+    PrefillAttention attention(threads_);
+    std::vector<double> runs;
+    for (int round = 0; round < kRounds; ++round) {
+      const double begin = Clock::real().seconds();
+      for (int first = 0; first < kTokens; first += kChunk) {
+        PrefillTask task;
+        task.q = {q.data() + uz(first) * heads * dim, uz(kChunk), heads, dim, heads * dim};
+        task.k = {keys_.data(), uz(first + kChunk), kv_heads, dim, kv_heads * dim};
+        task.v = {values_.data(), uz(first + kChunk), kv_heads, dim, kv_heads * dim};
+        task.first = first;
+        task.kept = first;
+        task.out = {out.data(), uz(kChunk), heads, dim, heads * dim};
+        attention.run(task);
+      }
+      runs.push_back(Clock::real().seconds() - begin);
+    }
+    const Spread s = spread_of(runs);
+    const double flops = 2.0 * layer_.heads * layer_.head_dim * kTokens * kTokens;
+    return {.what = std::string(rate::kPrefill),
+            .subject = "",
+            .head_dim = layer_.head_dim,
+            .group = layer_.group(),
+            .depth = 0,
+            .value = flops / s.median,
+            .spread = s.relative};
+  }
+
+ private:
+  static std::string subject(const CacheSpec& spec) { return format_label(spec.key) + "/" + format_label(spec.value); }
+
+  Status seal(SequenceCache& cache, int rows, double* seconds) {
+    const auto kv_heads = uz(layer_.kv_heads);
+    const auto dim = uz(layer_.head_dim);
+    LayerRows layer;
+    layer.key = {keys_.data(), uz(rows), kv_heads, dim, kv_heads * dim};
+    layer.value = {values_.data(), uz(rows), kv_heads, dim, kv_heads * dim};
+    if (cache.wants_pre_rope_keys()) layer.key_pre = layer.key;
+    const double begin = Clock::real().seconds();
+    for (int l = 0; l < shape_.layer_count(); ++l) KV_TRY(cache.seal_prompt(l, layer));
+    *seconds = Clock::real().seconds() - begin;
+    cache.finish_prompt(rows);
+    return {};
+  }
+
+  double attend(const SequenceCache& cache) {
+    const auto group = uz(layer_.group());
+    const auto dim = uz(layer_.head_dim);
+    std::vector<AttentionTask> tasks(uz(layer_.kv_heads));
+    const double begin = Clock::real().seconds();
+    for (int l = 0; l < shape_.layer_count(); ++l) {
+      const std::span<const HeadView> views = cache.views(l);
+      for (std::size_t h = 0; h < tasks.size(); ++h) {
+        tasks[h] = {};
+        tasks[h].view = views[h];
+        tasks[h].q = queries_.data() + h * group * dim;
+        tasks[h].q_stride = dim;
+        tasks[h].queries = layer_.group();
+        tasks[h].head_dim = layer_.head_dim;
+        tasks[h].out = out_.data() + h * group * dim;
+        tasks[h].out_stride = dim;
+      }
+      attention_.run(tasks);
+    }
+    return Clock::real().seconds() - begin;
+  }
+
+  LayerShape layer_;
+  int threads_;
+  ModelShape shape_;
+  DecodeAttention attention_;
+  std::vector<float> keys_, values_, queries_, out_;
+};
+
+class Calibrator {
+ public:
+  explicit Calibrator(const CalibrateOptions& options) : options_(options) {}
+
+  Result<CalibrateReport> run() {
+    begin_ = Clock::real().seconds();
+    Calibration& c = report_.calibration;
+    c.machine = this_machine();
+    c.threads = options_.threads;
+    c.version = kvartet_version();
+    c.measured = utc_timestamp();
+    KV_TRY(measure_bandwidth());
+    std::vector<LayerShape> shapes;
+    if (!options_.model_path.empty()) {
+      KV_ASSIGN(facts_, read_model_facts(options_.model_path));
+      shapes.push_back(facts_.shape.layers.front());
+    }
+    for (const int head_dim : {64, 128})
+      for (const int group : {1, 4}) shapes.push_back({.heads = 4 * group, .kv_heads = 4, .head_dim = head_dim, .window = 0});
+    // The model's own shape and the model first: the budget cuts from the end.
+    KV_TRY(measure_shape(shapes.front()));
+    if (!options_.model_path.empty()) KV_TRY(measure_model());
+    for (std::size_t i = 1; i < shapes.size(); ++i) KV_TRY(measure_shape(shapes[i]));
+    report_.seconds = Clock::real().seconds() - begin_;
+    return std::move(report_);
+  }
+
+ private:
+  Status say(const std::string& what) const {
+    if (options_.progress) options_.progress(what);
+    if (options_.cancel != nullptr && options_.cancel->load())
+      return cancelled("interrupted before the calibration was complete; nothing was stored");
+    return {};
+  }
+
+  void add(std::string_view what, std::string_view subject, const Spread& s) {
+    report_.calibration.rates.push_back({.what = std::string(what),
+                                         .subject = std::string(subject),
+                                         .head_dim = 0,
+                                         .group = 0,
+                                         .depth = 0,
+                                         .value = s.median,
+                                         .spread = s.relative});
+  }
+
+  Status measure_bandwidth() {
+    KV_TRY(say("read bandwidth"));
+    std::vector<double> runs;
+    for (int round = 0; round < 5; ++round) runs.push_back(1e9 * read_bandwidth(options_.threads));
+    add(rate::kRead, "", spread_of(runs));
+    return {};
+  }
+
+  bool spent() const { return Clock::real().seconds() - begin_ > options_.budget_s; }
+
+  Status measure_shape(const LayerShape& layer) {
+    if (spent()) {
+      report_.left_out += 1 + static_cast<int>(options_.formats.size());
+      return {};
+    }
+    ShapeMeter meter(layer, options_.threads);
+    KV_TRY(say(fmt::format("prefill attention, head_dim {}, {} queries per KV head", layer.head_dim, layer.group())));
+    report_.calibration.rates.push_back(meter.prefill());
+    ModelShape shape;
+    shape.context = 1 << 20;
+    shape.layers = {layer};
+    for (const CacheSpec& spec : options_.formats) {
+      if (!check_spec(spec, shape).ok()) continue;  // does not exist at this head size
+      if (spent()) {
+        ++report_.left_out;
+        continue;
+      }
+      KV_TRY(say(fmt::format("{}, head_dim {}, {} queries per KV head", spec.canonical, layer.head_dim, layer.group())));
+      KV_TRY(meter.measure(spec, &report_.calibration.rates).within(spec.canonical));
+    }
+    return {};
+  }
+
+  // Weights in a decode step, matrix products of a prefill, and what evictors add to one.
+  Status measure_model() {
+    KV_TRY(say("the model's weights"));
+    EngineOptions open;
+    open.model_path = options_.model_path;
+    open.threads = options_.threads;
+    open.cancel = options_.cancel;
+    KV_ASSIGN(const std::unique_ptr<Engine> engine, Engine::open(open));
+    const std::string type = facts_.weight_types.empty() ? "" : facts_.weight_types.front().first;
+    KV_TRY(measure_decode(*engine, type));
+    return measure_prefill(*engine, type);
+  }
+
+  std::vector<Token> some_tokens(int count) const {
+    const Rng rng(9);
+    std::vector<Token> tokens;
+    for (int i = 0; i < count; ++i)
+      tokens.push_back(static_cast<Token>(300 + rng.at(static_cast<std::uint64_t>(i)) %
+                                                    static_cast<std::uint64_t>(std::max(facts_.shape.vocab - 300, 1))));
+    return tokens;
+  }
+
+  Status measure_decode(Engine& engine, const std::string& type) {
+    constexpr int kPrompt = 32;  // so few rows that a step is all weights
+    constexpr int kTokens = 32;
+    KV_ASSIGN(const CacheSpec full, parse_spec("full"));
+    KV_ASSIGN(std::vector<Sequence> sealed, engine.prefill(some_tokens(kPrompt), std::span(&full, 1)));
+    GenerateOptions generate;
+    generate.max_tokens = kTokens + 1;
+    generate.ignore_end = true;
+    const double table = static_cast<double>(facts_.shape.vocab) * facts_.shape.hidden;
+    const double share = facts_.tied_embeddings ? 1 : 1 - table / static_cast<double>(facts_.parameters);
+    const double bytes = static_cast<double>(facts_.file_bytes) * share;
+    std::vector<double> runs;
+    for (int round = 0; round < kRounds + 2; ++round) {
+      Sequence fork = sealed[0].fork();
+      Sequence* list[] = {&fork};
+      KV_ASSIGN(const std::vector<Completion> done, engine.generate(list, generate));
+      if (done[0].finish_reason == FinishReason::kCancelled) return say("");
+      runs.push_back(bytes * kTokens / done[0].decode_s);
+    }
+    add(rate::kWeights, type, spread_of(runs));
+    return {};
+  }
+
+  Status measure_prefill(Engine& engine, const std::string& type) {
+    const int tokens = std::min(1024, facts_.shape.context - 1);
+    std::vector<CacheSpec> specs;
+    KV_ASSIGN(CacheSpec full, parse_spec("full"));
+    specs.push_back(std::move(full));
+    for (const CacheSpec& spec : options_.evictors)
+      if (check_spec(spec, facts_.shape).ok()) specs.push_back(spec);
+    double heads = 0;
+    double attention_s = 0;
+    for (const LayerShape& l : facts_.shape.layers) {
+      heads += l.kv_heads;
+      attention_s += 2.0 * l.heads * l.head_dim * tokens * tokens / own_rate(rate::kPrefill).value;
+    }
+    const double table = static_cast<double>(facts_.shape.vocab) * facts_.shape.hidden;
+    const double multiplied = static_cast<double>(facts_.parameters) - (facts_.tied_embeddings ? 1 : 2) * table;
+    std::vector<double> linear;
+    std::vector<std::vector<double>> evict(specs.size());
+    for (int round = 0; round < kRounds; ++round) {
+      KV_TRY(say(fmt::format("prefill of {} tokens", tokens)));
+      KV_ASSIGN(const std::vector<Sequence> sealed, engine.prefill(some_tokens(tokens), specs));
+      linear.push_back(2 * multiplied * tokens / std::max(sealed[0].prefill_s - attention_s, 0.1 * sealed[0].prefill_s));
+      for (std::size_t i = 1; i < sealed.size(); ++i) {
+        // Per row written as in `full`; what remains is the choosing, at least a tenth of it.
+        const double written = sealed[0].compress_s * sealed[i].cache.mean_rows() / tokens;
+        evict[i].push_back(std::max(sealed[i].compress_s - written, 0.1 * sealed[i].compress_s) / (heads * tokens));
+      }
+    }
+    add(rate::kLinear, type, spread_of(linear));
+    for (std::size_t i = 1; i < specs.size(); ++i) {
+      const std::string& name = specs[i].canonical;
+      add(rate::kEvict, name.substr(0, name.find(':')), spread_of(evict[i]));
+    }
+    return {};
+  }
+
+  // Of the model's own shape, which was measured first.
+  const Rate& own_rate(std::string_view what) const {
+    return *std::find_if(report_.calibration.rates.begin(), report_.calibration.rates.end(),
+                         [&](const Rate& r) { return r.what == what; });
+  }
+
+  const CalibrateOptions& options_;
+  CalibrateReport report_;
+  ModelFacts facts_;
+  double begin_ = 0;
+};
+
+}  // namespace
+
+Result<CalibrateReport> calibrate(const CalibrateOptions& options) { return Calibrator(options).run(); }
+
+}  // namespace kvartet

@@ -1,0 +1,109 @@
+// kvartet calibrate: measures this machine once, for the planner.
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <memory>
+
+#include "bench/calibrate.h"
+#include "cli/command.h"
+#include "cli/planning.h"
+#include "plan/candidates.h"
+
+namespace kvartet {
+namespace {
+
+struct CalibrateFlags {
+  std::string model;
+  int threads = 0;
+  bool json = false;
+};
+
+// One spec per pair of equal formats, and every evictor as its name alone has it.
+void choose_specs(CalibrateOptions* options) {
+  for (const std::string& text : candidate_specs()) {
+    const Result<CacheSpec> spec = parse_spec(text);
+    if (!spec.ok() || text.find('+') != std::string::npos) continue;
+    const std::string name = text.substr(0, text.find(':'));
+    if (spec->evict == Evict::kNone) {
+      if (spec->key == spec->value) options->formats.push_back(*spec);
+    } else if (const Result<CacheSpec> plain = parse_spec(name); plain.ok() && plain->canonical == spec->canonical) {
+      options->evictors.push_back(*spec);
+    }
+  }
+}
+
+nlohmann::ordered_json json_of(const CalibrateReport& report) {
+  nlohmann::ordered_json rates = nlohmann::ordered_json::array();
+  for (const Rate& r : report.calibration.rates) {
+    rates.push_back({{"what", r.what},
+                     {"subject", r.subject},
+                     {"head_dim", r.head_dim},
+                     {"group", r.group},
+                     {"depth", r.depth},
+                     {"value", r.value},
+                     {"spread", r.spread}});
+  }
+  const Machine& m = report.calibration.machine;
+  return {{"machine",
+           {{"cpu", m.cpu},
+            {"cores", m.cores},
+            {"memory_bytes", m.memory_bytes},
+            {"compiler", m.compiler},
+            {"threads", report.calibration.threads}}},
+          {"seconds", report.seconds},
+          {"left_out", report.left_out},
+          {"rates", rates}};
+}
+
+std::string text_of(const CalibrateReport& report) {
+  std::string text = fmt::format("{}, {} threads, {:.0f} s\n{:18} {:24} {:>8} {:>6} {:>6} {:>14} {:>8}\n",
+                                 machine_text(report.calibration.machine), report.calibration.threads, report.seconds, "what",
+                                 "of", "head_dim", "group", "rows", "value", "spread");
+  for (const Rate& r : report.calibration.rates) {
+    const bool is_time = r.what == rate::kAttend || r.what == rate::kEncode || r.what == rate::kEvict;
+    const std::string value = is_time ? fmt::format("{:.3f} us", r.value * 1e6) : fmt::format("{:.2f} G/s", r.value * 1e-9);
+    const auto dash = [](int n) { return n == 0 ? std::string("-") : std::to_string(n); };
+    text += fmt::format("{:18} {:24} {:>8} {:>6} {:>6} {:>14} {:>6.0f} %\n", r.what, r.subject.empty() ? "-" : r.subject,
+                        dash(r.head_dim), dash(r.group), dash(r.depth), value, 100 * r.spread);
+  }
+  return text;
+}
+
+Status calibrate_machine(const CalibrateFlags& flags) {
+  const std::string home = planner_home();
+  if (home.empty()) return io_error("there is no place for a calibration: set KVARTET_HOME to a folder");
+  KV_ASSIGN(PlannerStore store, PlannerStore::open(FileSystem::real(), home));
+  CalibrateOptions options;
+  ModelFlags threads;
+  threads.threads = flags.threads;
+  options.threads = resolved_threads(threads);
+  options.cancel = &interrupted();
+  options.progress = [](std::string_view what) { show_progress(what, 0); };
+  choose_specs(&options);
+  std::error_code ignored;
+  const std::string model = resolve_model(flags.model.empty() ? "smollm2" : flags.model);
+  if (!flags.model.empty() || std::filesystem::exists(model, ignored)) options.model_path = model;
+  KV_ASSIGN(const CalibrateReport report, calibrate(options));
+  show_progress("", 1);
+  KV_TRY(store.save(report.calibration));
+  print(flags.json ? json_of(report).dump(1) + "\n" : text_of(report));
+  if (options.model_path.empty())
+    print_note("note: without a model (-m) the rates of weights, prefill products and evictors stay typical values");
+  if (report.left_out > 0)
+    print_note(fmt::format("note: {} measurements of other head sizes were left out to stay within the time", report.left_out));
+  return {};
+}
+
+}  // namespace
+
+void add_calibrate(CLI::App& app, Action* action) {
+  auto flags = std::make_shared<CalibrateFlags>();
+  CLI::App* command =
+      app.add_subcommand("calibrate", "measures this machine once, in under two minutes, so that plans predict its times");
+  command->add_option("-m,--model", flags->model, "also its weights (default: smollm2 where set-up left it)");
+  command->add_option("--threads", flags->threads, "compute threads (default: physical cores)")->check(CLI::Range(1, 1024));
+  command->add_flag("--json", flags->json, "one JSON document on standard output");
+  command->callback([flags, action] { *action = [flags] { return calibrate_machine(*flags); }; });
+}
+
+}  // namespace kvartet

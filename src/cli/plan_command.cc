@@ -1,0 +1,149 @@
+// kvartet plan: which cache for this workload, and why; --audit: what became of the decisions of --kv auto.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include "cli/command.h"
+#include "cli/planning.h"
+
+namespace kvartet {
+namespace {
+
+struct PlanFlags {
+  std::string model;
+  std::string kind;
+  int prompt_tokens = 0;
+  int output_tokens = 0;
+  int questions = 1;
+  std::string question_position = "seen";
+  std::string memory;
+  std::string fast_memory;
+  std::optional<double> max_loss;
+  std::string prefer;
+  std::vector<std::string> results;
+  int threads = 0;
+  bool audit = false;
+  bool all = false;
+  bool json = false;
+};
+
+Result<PlanRequest> request_of(const PlanFlags& flags) {
+  if (flags.model.empty() || flags.kind.empty() || flags.prompt_tokens == 0) {
+    return usage_error("a plan needs -m MODEL, --for KIND and --prompt-tokens N; or --audit alone; see kvartet plan --help");
+  }
+  PlanRequest request;
+  KV_ASSIGN(request.workload.kind, parse_kind(flags.kind));
+  request.workload.prompt_tokens = flags.prompt_tokens;
+  request.workload.output_tokens = flags.output_tokens;
+  request.workload.questions = flags.questions;
+  request.workload.sealed_before_question = flags.question_position == "unseen";
+  if (!flags.memory.empty()) {
+    KV_ASSIGN(request.memory, parse_bytes(flags.memory));
+  }
+  if (!flags.fast_memory.empty()) {
+    KV_ASSIGN(request.fast_memory, parse_bytes(flags.fast_memory));
+  }
+  request.max_loss = flags.max_loss;
+  if (!flags.prefer.empty()) {
+    KV_ASSIGN(request.prefer, parse_prefer(flags.prefer));
+  }
+  return request;
+}
+
+std::string ratio_text(const std::optional<double>& actual, double predicted) {
+  return actual && predicted > 0 ? fmt::format("{:.3f}", *actual / predicted) : "-";
+}
+
+Status audit(bool json) {
+  std::optional<PlannerStore> store = open_planner_store();
+  if (!store) return bad_input("there are no decisions to audit: the planner has no folder of its own; set KVARTET_HOME");
+  KV_ASSIGN(const std::vector<PlanRecord> plans, store->plans());
+  if (plans.empty())
+    return bad_input(fmt::format("there are no decisions in {}; make some with kvartet run --kv auto", planner_home()));
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  std::string text = fmt::format("actual / predicted of the decisions in {}\n{:20} {:12} {:>7} {:52} {:>7} {:>7} {:>7}\n",
+                                 planner_home(), "decided", "kind", "prompt", "cache", "bytes", "ttft", "tok/s");
+  for (const PlanRecord& p : plans) {
+    text += fmt::format("{:20} {:12} {:>7} {:52} {:>7} {:>7} {:>7}\n", p.decided, p.kind, p.prompt_tokens, p.spec,
+                        ratio_text(p.actual_bytes, p.predicted_bytes), ratio_text(p.actual_ttft_s, p.predicted_ttft_s),
+                        ratio_text(p.actual_decode_tokens_per_s, p.predicted_decode_tokens_per_s));
+    const auto number = [](const std::optional<double>& x) {
+      return x ? nlohmann::ordered_json(*x) : nlohmann::ordered_json(nullptr);
+    };
+    rows.push_back({{"decided", p.decided},
+                    {"model", p.model},
+                    {"kind", p.kind},
+                    {"kind_source", p.kind_source},
+                    {"prompt_tokens", p.prompt_tokens},
+                    {"limits", p.limits},
+                    {"spec", p.spec},
+                    {"reason", p.reason},
+                    {"calibrated", p.calibrated},
+                    {"predicted",
+                     {{"bytes", p.predicted_bytes},
+                      {"ttft_s", p.predicted_ttft_s},
+                      {"decode_tokens_per_s", p.predicted_decode_tokens_per_s},
+                      {"loss", {{"low", p.loss_low}, {"expected", p.loss_expected}, {"high", p.loss_high}}}}},
+                    {"actual",
+                     {{"bytes", number(p.actual_bytes)},
+                      {"ttft_s", number(p.actual_ttft_s)},
+                      {"decode_tokens_per_s", number(p.actual_decode_tokens_per_s)},
+                      {"loss", number(p.actual_loss)}}}});
+  }
+  print(json ? nlohmann::ordered_json{{"rows", rows}}.dump(1) + "\n" : text);
+  return {};
+}
+
+Status plan(const PlanFlags& flags) {
+  if (flags.audit) return audit(flags.json);
+  KV_ASSIGN(const PlanRequest request, request_of(flags));
+  const std::vector<std::string> folders = flags.results.empty() ? results_of_environment() : flags.results;
+  ModelFlags threads;
+  threads.threads = flags.threads;
+  KV_ASSIGN(const std::unique_ptr<Gathered> gathered, gather(resolve_model(flags.model), folders, resolved_threads(threads)));
+  KV_ASSIGN(const Plan plan, make_plan(gathered->inputs, request));
+  if (!flags.results.empty() && plan.evidence_cells == 0) {
+    print_note(fmt::format("note: none of the results is of this model; its losses are {}",
+                           plan.foreign_cells > 0 ? "estimated from other models" : "priors"));
+  }
+  print(flags.json ? plan_json(plan, *gathered, request).dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"
+                   : explain_text(plan, *gathered, request, flags.model, flags.all));
+  if (!plan.feasible) return exhausted(plan.reason);
+  return {};
+}
+
+}  // namespace
+
+void add_plan(CLI::App& app, Action* action) {
+  auto flags = std::make_shared<PlanFlags>();
+  CLI::App* command = app.add_subcommand("plan", "which cache for this workload, what it will cost, and why; reads no weights");
+  command->add_option("-m,--model", flags->model, "a GGUF file, or smollm2");
+  command->add_option("--for", flags->kind, "single-fact, extraction, summary, few-shot, chat or reasoning");
+  command->add_option("--prompt-tokens", flags->prompt_tokens, "tokens of the prompt")->check(CLI::PositiveNumber);
+  command->add_option("--output-tokens", flags->output_tokens, "tokens of one answer (default: typical of the kind)")
+      ->check(CLI::PositiveNumber);
+  command
+      ->add_option("--questions", flags->questions,
+                   "questions on the same sealed prompt; more than one are not known when it is sealed")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  command->add_option("--question-position", flags->question_position, "seen: the cache is sealed after the question; unseen: before it")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"seen", "unseen"}));
+  command->add_option("--memory", flags->memory, "cap on the cache over all tiers (K, M, G)");
+  command->add_option("--fast-memory", flags->fast_memory, "cap on its part in RAM (K, M, G)");
+  command->add_option("--max-loss", flags->max_loss,
+                      "points that may be lost; 1 point is 0.01 nats per token of the reference answer");
+  command->add_option("--prefer", flags->prefer, "quality (default), speed or memory");
+  command->add_option("--results", flags->results, "a results folder of kvartet bench; repeatable (default: KVARTET_RESULTS)");
+  command->add_option("--threads", flags->threads, "compute threads planned for (default: physical cores)")
+      ->check(CLI::Range(1, 1024));
+  command->add_flag("--audit", flags->audit, "instead: the decisions of --kv auto beside what happened");
+  command->add_flag("--all", flags->all, "list every candidate, not the first of each kind");
+  command->add_flag("--json", flags->json, "one JSON document on standard output");
+  command->callback([flags, action] { *action = [flags] { return plan(*flags); }; });
+}
+
+}  // namespace kvartet

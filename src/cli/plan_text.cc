@@ -1,0 +1,197 @@
+// How a plan is shown: as an EXPLAIN, one term a line, and as JSON.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "cli/planning.h"
+
+namespace kvartet {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string megabytes(double bytes) { return fmt::format("{:.1f} MB", bytes * 1e-6); }
+
+std::string seconds(double s) {
+  if (s >= 0.1) return fmt::format("{:.2f} s", s);
+  return s >= 1e-4 ? fmt::format("{:.2f} ms", s * 1e3) : fmt::format("{:.1f} us", s * 1e6);
+}
+
+std::string error_text(double e) {
+  return e < 1 ? fmt::format("+-{:.0f} %", e * 100) : fmt::format("within a factor of {:.1f}", 1 + e);
+}
+
+void add_terms(std::string* text, const std::vector<CostTerm>& terms, bool are_bytes) {
+  for (const CostTerm& t : terms) {
+    *text += fmt::format("    {:24} {:>11}   {}\n", t.name, are_bytes ? megabytes(t.value) : seconds(t.value), t.detail);
+  }
+}
+
+std::string loss_text(const LossPrediction& l) {
+  std::string source = source_name(l.source);
+  if (l.measured_samples > 0) source += fmt::format(", {} samples", l.measured_samples);
+  return fmt::format("{:.2f} points, 95 %: {:.2f} .. {:.2f} ({})", l.expected, l.low, l.high, source);
+}
+
+void add_detail(std::string* text, const Candidate& c, const PlanRequest& request, const ModelShape& shape) {
+  constexpr std::size_t kEvidenceLines = 5;
+  *text += fmt::format("  expected loss              {}\n", loss_text(c.loss));
+  for (std::size_t i = 0; i < std::min(kEvidenceLines, c.loss.evidence.size()); ++i) {
+    *text += fmt::format("    {:>3.0f} % from {}\n", 100 * c.loss.evidence[i].weight, c.loss.evidence[i].text);
+  }
+  if (c.loss.evidence.size() > kEvidenceLines)
+    *text += fmt::format("    and {} lighter observations\n", c.loss.evidence.size() - kEvidenceLines);
+  const double f16 = static_cast<double>(shape.f16_bytes_per_token()) * request.workload.prompt_tokens;
+  *text += fmt::format(
+      "  cache                      {} after the prompt, {} after the answer, exactly; {:.2f} x smaller than f16\n",
+      megabytes(static_cast<double>(c.cost.after_prompt.allocated)), megabytes(static_cast<double>(c.cost.at_end.allocated)),
+      f16 / static_cast<double>(std::max<std::size_t>(c.cost.after_prompt.allocated, 1)));
+  *text += fmt::format("  first token after          {} ({})\n", seconds(c.cost.ttft_s), error_text(c.cost.time_error));
+  add_terms(text, c.cost.ttft, false);
+  *text += fmt::format("  decode                     {:.1f} tokens/s, {} each in the middle of the answer ({})\n",
+                       c.cost.decode_tokens_per_s(), seconds(c.cost.step_s), error_text(c.cost.time_error));
+  add_terms(text, c.cost.step, false);
+  *text += fmt::format("  peak memory, about         {}\n", megabytes(sum(c.cost.peak)));
+  add_terms(text, c.cost.peak, true);
+}
+
+std::string row_text(const Candidate& c) {
+  if (c.standing == Standing::kBreaks) return fmt::format("  {:60} {}\n", c.spec, c.reason);
+  return fmt::format("  {:60} {:>9} {:>7.2f} {:>6.2f}..{:<7.2f} {:>9} {:>8.1f}  {}\n", c.spec,
+                     megabytes(static_cast<double>(c.cost.bytes())), c.loss.expected, c.loss.low, c.loss.high,
+                     seconds(c.cost.ttft_s), c.cost.decode_tokens_per_s(), c.reason);
+}
+
+std::string table_head() {
+  return fmt::format("  {:60} {:>9} {:>7} {:^15} {:>9} {:>8}  {}\n", "cache", "bytes", "loss", "95 %", "ttft", "tok/s",
+                     "why not");
+}
+
+Json loss_json(const LossPrediction& l) {
+  Json evidence = Json::array();
+  for (const EvidenceLine& line : l.evidence) evidence.push_back({{"weight", line.weight}, {"text", line.text}});
+  return {{"low", l.low},
+          {"expected", l.expected},
+          {"high", l.high},
+          {"source", source_name(l.source)},
+          {"samples", l.measured_samples},
+          {"evidence", evidence}};
+}
+
+Json terms_json(const std::vector<CostTerm>& terms) {
+  Json list = Json::array();
+  for (const CostTerm& t : terms) list.push_back({{"name", t.name}, {"value", t.value}, {"detail", t.detail}});
+  return list;
+}
+
+Json candidate_json(const Candidate& c, bool with_terms) {
+  Json json = {{"spec", c.spec}};
+  if (c.standing != Standing::kBreaks) {
+    json["bytes"] = c.cost.bytes();
+    json["fast_bytes"] = c.cost.fast_bytes();
+    json["ttft_s"] = c.cost.ttft_s;
+    json["decode_tokens_per_s"] = c.cost.decode_tokens_per_s();
+    json["total_s"] = c.cost.total_s;
+    json["time_error"] = c.cost.time_error;
+    json["loss"] = loss_json(c.loss);
+    if (!with_terms) json["loss"].erase("evidence");
+  }
+  json["reason"] = c.reason;
+  if (with_terms) {
+    json["bytes_after_prompt"] = c.cost.after_prompt.allocated;
+    json["live_bytes_after_prompt"] = c.cost.after_prompt.live;
+    json["terms"] = {
+        {"ttft_s", terms_json(c.cost.ttft)}, {"step_s", terms_json(c.cost.step)}, {"peak_bytes", terms_json(c.cost.peak)}};
+  }
+  return json;
+}
+
+std::string limits_text(const PlanRequest& r) {
+  std::string text;
+  if (r.memory) text += fmt::format("cache at most {}, ", megabytes(static_cast<double>(*r.memory)));
+  if (r.fast_memory) text += fmt::format("in RAM at most {}, ", megabytes(static_cast<double>(*r.fast_memory)));
+  if (r.max_loss) text += fmt::format("loss at most {:g} points, ", *r.max_loss);
+  if (!r.max_loss && r.prefer != Prefer::kQuality) text += fmt::format("loss at most {:g} points (default), ", kDefaultMaxLoss);
+  return text + fmt::format("preferring {}", prefer_name(r.prefer));
+}
+
+std::string statistics_text(const Plan& plan, const Gathered& g) {
+  if (g.folders == 0) return "no results folder given (--results): every loss is a prior from the papers, not measured here";
+  std::string text =
+      fmt::format("{} cells of this model from {} folder{}", plan.evidence_cells, g.folders, g.folders == 1 ? "" : "s");
+  if (plan.foreign_cells > 0) text += fmt::format(", {} of other models (neighbours at best)", plan.foreign_cells);
+  if (plan.unread_cells > 0) text += fmt::format(", {} of caches that this version or model does not know", plan.unread_cells);
+  return text;
+}
+
+}  // namespace
+
+std::string workload_text(const Workload& w) {
+  return fmt::format("{}, {} prompt tokens, {} answer{} of {} tokens, cache sealed {} the question", kind_name(w.kind),
+                     w.prompt_tokens, w.questions, w.questions == 1 ? "" : "s", w.answer_tokens(),
+                     w.question_is_seen() ? "after" : "before");
+}
+
+std::string explain_text(const Plan& plan, const Gathered& g, const PlanRequest& request, const std::string& model, bool all) {
+  constexpr std::size_t kRows = 8;
+  std::string text = fmt::format(
+      "plan for {}: {}\nlimits      {}\nstatistics  {}\nmachine     {}\nloss        in points: 1 is 0.01 nats per token of the "
+      "reference answer, about 1 % of its probability\n\n",
+      model, workload_text(request.workload), limits_text(request), statistics_text(plan, g), g.machine_note);
+  const Candidate& first = plan.first();
+  if (plan.feasible) {
+    text += fmt::format("chosen: {}\n  because it has             {}\n", first.spec, plan.reason);
+  } else {
+    text += fmt::format("nothing fits; the nearest: {}\n", first.spec);
+  }
+  if (first.standing != Standing::kBreaks) add_detail(&text, first, request, g.inputs.model.shape);
+  if (!plan.what_ifs.empty()) text += "\nwhat would change it\n";
+  for (const WhatIf& w : plan.what_ifs)
+    text += fmt::format("  {:28} {} (expected loss {:.2f})\n", w.change, w.spec, w.expected_loss);
+
+  std::map<Standing, std::size_t> counts;
+  for (const Candidate& c : plan.candidates) ++counts[c.standing];
+  for (const Standing standing :
+       {Standing::kRunnerUp, Standing::kDominated, Standing::kOverMemory, Standing::kOverLoss, Standing::kBreaks}) {
+    if (counts[standing] == 0) continue;
+    text += fmt::format("\n{} ({})\n{}", standing_name(standing), counts[standing], table_head());
+    std::size_t shown = 0;
+    for (const Candidate& c : plan.candidates) {
+      if (c.standing != standing || (!all && shown == kRows)) continue;
+      text += row_text(c);
+      ++shown;
+    }
+    if (shown < counts[standing]) text += fmt::format("  and {} more (--all lists them)\n", counts[standing] - shown);
+  }
+  return text;
+}
+
+Json plan_json(const Plan& plan, const Gathered& g, const PlanRequest& request) {
+  Json json = {{"workload",
+                {{"kind", kind_name(request.workload.kind)},
+                 {"prompt_tokens", request.workload.prompt_tokens},
+                 {"output_tokens", request.workload.answer_tokens()},
+                 {"questions", request.workload.questions}}},
+               {"limits", limits_text(request)},
+               {"statistics", statistics_text(plan, g)},
+               {"machine", g.machine_note},
+               {"calibrated", plan.calibrated},
+               {"feasible", plan.feasible}};
+  json["chosen"] = nullptr;
+  if (plan.feasible) json["chosen"] = candidate_json(plan.first(), true);
+  json["what_if"] = Json::array();
+  for (const WhatIf& w : plan.what_ifs)
+    json["what_if"].push_back({{"change", w.change}, {"spec", w.spec}, {"expected_loss", w.expected_loss}});
+  json["alternatives"] = Json::array();
+  for (const Candidate& c : plan.candidates) {
+    if (c.standing == Standing::kChosen) continue;
+    Json one = candidate_json(c, false);
+    one["rejected"] = standing_name(c.standing);
+    json["alternatives"].push_back(std::move(one));
+  }
+  return json;
+}
+
+}  // namespace kvartet

@@ -1,0 +1,123 @@
+#include "cli/planning.h"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+
+#include "cli/command.h"
+#include "core/file_system.h"
+#include "model/model_facts.h"
+#include "plan/candidates.h"
+#include "results/fingerprint.h"
+
+namespace kvartet {
+namespace {
+
+Result<ModelCost> model_cost(const std::string& path) {
+  KV_ASSIGN(const ModelFacts facts, read_model_facts(path));
+  ModelCost cost;
+  cost.shape = facts.shape;
+  cost.file_bytes = facts.file_bytes;
+  cost.parameters = facts.parameters;
+  cost.tied_embeddings = facts.tied_embeddings;
+  if (!facts.weight_types.empty()) cost.weight_type = facts.weight_types.front().first;
+  return cost;
+}
+
+// The newest calibration of this machine; what lies there of other machines or thread counts is named, not used.
+Status take_calibration(PlannerStore& store, int threads, Gathered* gathered) {
+  const Machine here = this_machine();
+  KV_ASSIGN(std::vector<Calibration> all, store.calibrations());
+  for (Calibration& c : all) {
+    if (!same_machine(c.machine, here) || c.threads != threads) continue;
+    gathered->machine_note = fmt::format("calibrated {} ({}, {} threads)", c.measured, machine_text(here), threads);
+    gathered->calibration = std::move(c);
+    return {};
+  }
+  if (all.empty()) {
+    gathered->machine_note = "not calibrated: times are typical values and may be off by a factor of three (kvartet calibrate)";
+    return {};
+  }
+  const Calibration& other = all.front();
+  gathered->machine_note = same_machine(other.machine, here)
+                               ? fmt::format(
+                                     "not calibrated for {} threads, only for {}: times are typical values and may be off by a "
+                                     "factor of three (kvartet "
+                                     "calibrate --threads {})",
+                                     threads, other.threads, threads)
+                               : fmt::format(
+                                     "the calibration in {} is of another machine ({}; here {}) and was not used: times may be "
+                                     "off by a factor of three "
+                                     "(kvartet calibrate)",
+                                     planner_home(), machine_text(other.machine), machine_text(here));
+  return {};
+}
+
+}  // namespace
+
+std::string planner_home() {
+  if (const char* home = std::getenv("KVARTET_HOME"); home != nullptr && *home != 0) return home;
+  if (const char* data = std::getenv("XDG_DATA_HOME"); data != nullptr && *data != 0) return std::string(data) + "/kvartet";
+  if (const char* home = std::getenv("HOME"); home != nullptr && *home != 0) return std::string(home) + "/.local/share/kvartet";
+  return {};
+}
+
+std::optional<PlannerStore> open_planner_store() {
+  const std::string home = planner_home();
+  if (home.empty()) {
+    print_note("note: neither KVARTET_HOME nor HOME is set, so calibrations and decisions are not kept");
+    return std::nullopt;
+  }
+  Result<PlannerStore> store = PlannerStore::open(FileSystem::real(), home);
+  if (store.ok()) return std::move(*store);
+  print_note("note: the planner works without its memory: " + store.status().message());
+  return std::nullopt;
+}
+
+void Gathered::point() {
+  inputs.evidence = evidence;
+  inputs.calibration = calibration ? &*calibration : nullptr;
+}
+
+std::vector<std::string> results_of_environment() {
+  std::vector<std::string> folders;
+  const char* text = std::getenv("KVARTET_RESULTS");
+  if (text == nullptr) return folders;
+  std::string_view rest = text;
+  while (!rest.empty()) {
+    const std::size_t colon = rest.find(':');
+    if (colon != 0) folders.emplace_back(rest.substr(0, colon));
+    rest.remove_prefix(colon == std::string_view::npos ? rest.size() : colon + 1);
+  }
+  return folders;
+}
+
+Result<std::unique_ptr<Gathered>> gather(const std::string& model_path, const std::vector<std::string>& results, int threads) {
+  auto gathered = std::make_unique<Gathered>();
+  KV_ASSIGN(gathered->inputs.model, model_cost(model_path));
+  gathered->inputs.threads = threads;
+  gathered->inputs.candidates = candidate_specs();
+  std::optional<PlannerStore> store = open_planner_store();
+  gathered->machine_note = "not calibrated: times are typical values and may be off by a factor of three";
+  if (store) KV_TRY(take_calibration(*store, threads, gathered.get()));
+  FileSystem& files = FileSystem::real();
+  for (const std::string& folder : results) {
+    Result<std::vector<EvidenceCell>> read = store ? store->evidence(files, folder) : read_evidence(files, folder);
+    KV_ASSIGN(std::vector<EvidenceCell> cells, std::move(read));
+    if (cells.empty()) {
+      return bad_input(
+          fmt::format("The results in {} are no help: no sample there was run through 'full' and another cache; leave the folder "
+                      "out, or add some with 'kvartet bench --kv full --kv ... -o {}'.",
+                      folder, folder));
+    }
+    gathered->evidence.insert(gathered->evidence.end(), cells.begin(), cells.end());
+  }
+  gathered->folders = results.size();
+  if (!results.empty()) {
+    KV_ASSIGN(gathered->inputs.model_hash, model_fingerprint(files, model_path));
+  }
+  gathered->point();
+  return gathered;
+}
+
+}  // namespace kvartet

@@ -1,0 +1,251 @@
+#include "plan/cost_model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "cache/sequence_cache.h"
+
+namespace kvartet {
+namespace {
+
+// Where nothing was measured: a processor core of the last ten years with 256-bit vectors, and how far it may be off.
+constexpr double kAssumedReadPerThread = 6e9;         // bytes/s
+constexpr double kMostAssumedRead = 60e9;             // bytes/s, however many threads
+constexpr double kAssumedWeightShare = 0.5;           // of the read bandwidth, for low-bit weights
+constexpr double kAssumedFlopsPerThread = 40e9;       // of long matrix products
+constexpr double kAssumedDecodeFlopsPerThread = 8e9;  // attention on cached rows
+constexpr double kAssumedEncodePerThread = 0.5e9;     // f32 elements/s
+constexpr double kAssumedError = 2.0;                 // times within a third and three times
+constexpr double kMeasuredError = 0.15;
+constexpr double kDerivedError = 0.3;  // from neighbouring measurements
+
+std::string megabytes(double bytes) { return fmt::format("{:.1f} MB", bytes * 1e-6); }
+
+// Linear through the two points nearest to x. One point: proportional to it.
+double line_at(const std::map<double, double>& points, double x) {
+  KV_CHECK(!points.empty());
+  if (points.size() == 1) return points.begin()->second * x / points.begin()->first;
+  auto right = points.lower_bound(x);
+  if (right == points.begin()) ++right;
+  if (right == points.end()) --right;
+  const auto left = std::prev(right);
+  const double slope = (right->second - left->second) / (right->first - left->first);
+  const double y = left->second + slope * (x - left->first);
+  // Noise must not make a short cache free.
+  return std::max(y, 0.25 * points.begin()->second * std::min(1.0, x / points.begin()->first));
+}
+
+struct Accumulated {
+  double seconds = 0;
+  double error_seconds = 0;
+  void add(std::vector<CostTerm>* terms, std::string name, double value, double error, std::string detail) {
+    seconds += value;
+    error_seconds += value * error;
+    terms->push_back({std::move(name), value, std::move(detail)});
+  }
+  double error() const { return seconds > 0 ? error_seconds / seconds : 0; }
+};
+
+}  // namespace
+
+double sum(const std::vector<CostTerm>& terms) {
+  double total = 0;
+  for (const CostTerm& t : terms) total += t.value;
+  return total;
+}
+
+std::size_t CostPrediction::fast_bytes() const {
+  std::size_t bytes = 0;
+  for (const TierBytes& t : tiers)
+    if (t.tier == Tier::kRam) bytes += t.bytes;
+  return bytes;
+}
+
+double ModelCost::read_bytes_per_token() const {
+  const double table = static_cast<double>(shape.vocab) * shape.hidden;
+  const double all = static_cast<double>(parameters);
+  const double share = tied_embeddings || all <= table ? 1 : (all - table) / all;
+  return static_cast<double>(file_bytes) * share;
+}
+
+double ModelCost::multiplied_parameters() const {
+  const double table = static_cast<double>(shape.vocab) * shape.hidden;
+  return std::max(static_cast<double>(parameters) - (tied_embeddings ? 1 : 2) * table, 0.0);
+}
+
+CostModel::CostModel(const ModelCost& model, const Calibration* calibration, int threads)
+    : model_(model), calibration_(calibration), threads_(std::max(threads, 1)) {}
+
+const Rate* CostModel::find(std::string_view what, std::string_view subject, int head_dim, int group) const {
+  if (calibration_ == nullptr) return nullptr;
+  const Rate* best = nullptr;
+  double best_distance = 0;
+  for (const Rate& r : calibration_->rates) {
+    if (r.what != what || r.subject != subject || r.value <= 0) continue;
+    const double distance = std::abs(r.head_dim - head_dim) + std::abs(r.group - group);
+    if (best == nullptr || distance < best_distance) {
+      best = &r;
+      best_distance = distance;
+    }
+  }
+  return best;
+}
+
+CostModel::Figure CostModel::rate_of(std::string_view what, std::string_view subject, double assumed) const {
+  if (const Rate* r = find(what, subject, 0, 0)) return {r->value, std::max(kMeasuredError, r->spread), "calibrated"};
+  // Another weight type's rate is nearer to the truth than a guess about the processor.
+  if (calibration_ != nullptr && !subject.empty()) {
+    for (const Rate& r : calibration_->rates)
+      if (r.what == what && r.value > 0) return {r.value, 1.0, fmt::format("calibrated for {}", r.subject)};
+  }
+  return {assumed, kAssumedError, "assumed"};
+}
+
+// Interpolates in rows and in query heads per KV head among the measurements of one pair of formats.
+bool CostModel::attend_points(const std::string& formats, const LayerShape& layer, double rows, double* seconds) const {
+  const Rate* nearest = find(rate::kAttend, formats, layer.head_dim, layer.group());
+  if (nearest == nullptr) return false;
+  std::map<int, std::map<double, double>> by_group;
+  for (const Rate& r : calibration_->rates) {
+    if (r.what == rate::kAttend && r.subject == formats && r.head_dim == nearest->head_dim && r.depth > 0)
+      by_group[r.group][r.depth] = r.value;
+  }
+  std::map<double, double> at_rows;
+  for (const auto& [group, points] : by_group) at_rows[group] = line_at(points, rows);
+  const double at_group = at_rows.size() == 1 ? at_rows.begin()->second : line_at(at_rows, layer.group());
+  *seconds = at_group * layer.head_dim / nearest->head_dim;
+  return true;
+}
+
+CostModel::Figure CostModel::attend_seconds(const std::string& formats, const SpecFacts& facts, const LayerShape& layer,
+                                            double rows) const {
+  double seconds = 0;
+  if (attend_points(formats, layer, rows, &seconds)) return {seconds, kMeasuredError, "calibrated"};
+  double key = 0;
+  double value = 0;
+  if (attend_points(facts.key_format + "/" + facts.key_format, layer, rows, &key) &&
+      attend_points(facts.value_format + "/" + facts.value_format, layer, rows, &value)) {
+    return {0.5 * (key + value), kDerivedError,
+            fmt::format("half of {} and of {}, calibrated", facts.key_format, facts.value_format)};
+  }
+  const double bytes = rows * layer.head_dim * (facts.key_bits + facts.value_bits) / 8;
+  const double flops = 4.0 * rows * layer.head_dim * layer.group();
+  const double read = std::min(kAssumedReadPerThread * threads_, kMostAssumedRead);
+  return {bytes / read + flops / (kAssumedDecodeFlopsPerThread * threads_), kAssumedError, "assumed"};
+}
+
+CostModel::Figure CostModel::encode_seconds(const SpecFacts& facts, const LayerShape& layer) const {
+  const Rate* r = find(rate::kEncode, facts.formats(), layer.head_dim, 0);
+  if (r != nullptr) return {r->value * layer.head_dim / std::max(r->head_dim, 1), kMeasuredError, "calibrated"};
+  return {2.0 * layer.head_dim / (kAssumedEncodePerThread * threads_), kAssumedError, "assumed"};
+}
+
+std::vector<CostTerm> CostModel::step_terms(const SpecFacts& facts, int prompt_tokens, int depth) const {
+  double ignored = 0;
+  return step_terms_with_error(facts, prompt_tokens, depth, &ignored);
+}
+
+std::vector<CostTerm> CostModel::step_terms_with_error(const SpecFacts& facts, int prompt_tokens, int depth,
+                                                       double* error) const {
+  std::vector<CostTerm> terms;
+  Accumulated total;
+  const double read = std::min(kAssumedReadPerThread * threads_, kMostAssumedRead);
+  const Figure weights = rate_of(rate::kWeights, model_.weight_type, read * kAssumedWeightShare);
+  total.add(
+      &terms, "weights", model_.read_bytes_per_token() / weights.value, weights.error,
+      fmt::format("{} at {:.1f} GB/s ({})", megabytes(model_.read_bytes_per_token()), weights.value * 1e-9, weights.source));
+
+  const double rows = kept_rows(facts, prompt_tokens, std::max(depth - prompt_tokens, 0));
+  Figure attention;
+  Figure encode;
+  for (const LayerShape& layer : model_.shape.layers) {
+    const Figure one = attend_seconds(facts.formats(), facts, layer, rows);
+    attention = {attention.value + layer.kv_heads * one.value, one.error, one.source};
+    const Figure append = encode_seconds(facts, layer);
+    encode = {encode.value + layer.kv_heads * append.value, append.error, append.source};
+  }
+  total.add(&terms, "attention", attention.value, attention.error,
+            fmt::format("{:.0f} of {} rows as {} ({})", rows, depth, facts.formats(), attention.source));
+  total.add(&terms, "append", encode.value, encode.error, fmt::format("writes one row per head ({})", encode.source));
+  *error = total.error();
+  return terms;
+}
+
+std::vector<CostTerm> CostModel::ttft_terms(const SpecFacts& facts, const Workload& w, double kept, double* error) const {
+  std::vector<CostTerm> terms;
+  Accumulated total;
+  const double tokens = w.prompt_tokens;
+  const Figure linear = rate_of(rate::kLinear, model_.weight_type, kAssumedFlopsPerThread * threads_);
+  const double linear_flops = 2 * model_.multiplied_parameters() * tokens;
+  total.add(&terms, "prefill, linear layers", linear_flops / linear.value, linear.error,
+            fmt::format("{:.0f} GFLOP at {:.0f} GFLOP/s ({})", linear_flops * 1e-9, linear.value * 1e-9, linear.source));
+
+  Figure attend;
+  double attend_flops = 0;
+  double seconds = 0;
+  Figure encode;
+  double heads = 0;
+  for (const LayerShape& layer : model_.shape.layers) {
+    const Rate* r = find(rate::kPrefill, "", layer.head_dim, layer.group());
+    attend = r == nullptr ? Figure{kAssumedFlopsPerThread * threads_, kAssumedError, "assumed"}
+                          : Figure{r->value, kMeasuredError, "calibrated"};
+    const double flops = 2.0 * layer.heads * layer.head_dim * tokens * tokens;  // causal: half of all pairs, twice
+    attend_flops += flops;
+    seconds += flops / attend.value;
+    const Figure one = encode_seconds(facts, layer);
+    encode = {encode.value + kept * layer.kv_heads * one.value, one.error, one.source};
+    heads += layer.kv_heads;
+  }
+  total.add(&terms, "prefill, attention", seconds, attend.error,
+            fmt::format("{:.0f} GFLOP at {:.0f} GFLOP/s ({})", attend_flops * 1e-9, attend.value * 1e-9, attend.source));
+  if (facts.evicts()) {
+    const Rate* r = find(rate::kEvict, facts.evict_method, 0, 0);
+    const double each = r != nullptr ? r->value : 50e-9 / threads_;
+    total.add(&terms, "choose rows", each * tokens * heads, r != nullptr ? kMeasuredError : kAssumedError,
+              fmt::format("{} keeps {:.0f} of {:.0f} rows ({})", facts.evict_method, kept, tokens,
+                          r != nullptr ? "calibrated" : "assumed"));
+  }
+  total.add(&terms, "write the cache", encode.value, encode.error,
+            fmt::format("{:.0f} rows as {} ({})", kept, facts.formats(), encode.source));
+  double step_error = 0;
+  const double first = sum(step_terms_with_error(facts, w.prompt_tokens, w.prompt_tokens, &step_error));
+  total.add(&terms, "first token", first, step_error, "one decode step");
+  *error = total.error();
+  return terms;
+}
+
+Result<CostPrediction> CostModel::predict(const SpecFacts& facts, const Workload& w) const {
+  CostPrediction out;
+  const int answer = w.answer_tokens();
+  KV_ASSIGN(out.after_prompt, predict_bytes(facts.spec, model_.shape, w.prompt_tokens, 0));
+  KV_ASSIGN(out.at_end, predict_bytes(facts.spec, model_.shape, w.prompt_tokens, answer));
+  out.tiers = {{Tier::kRam, out.bytes()}};
+
+  const double kept = kept_rows(facts, w.prompt_tokens, 0);
+  double ttft_error = 0;
+  double step_error = 0;
+  out.ttft = ttft_terms(facts, w, kept, &ttft_error);
+  out.step = step_terms_with_error(facts, w.prompt_tokens, w.prompt_tokens + answer / 2, &step_error);
+  out.ttft_s = sum(out.ttft);
+  out.step_s = sum(out.step);
+  out.total_s = out.ttft_s + out.step_s * answer * w.questions;
+  out.time_error = std::max(ttft_error, step_error);
+
+  const LayerShape& layer = model_.shape.layers.front();
+  const double exact = 8.0 * w.prompt_tokens * layer.kv_heads * layer.head_dim;
+  out.peak = {{"weights", static_cast<double>(model_.file_bytes), "the model file, mapped"},
+              {"cache", static_cast<double>(out.after_prompt.allocated), "after the prompt"},
+              {"one exact layer", 2 * exact, "keys and values in f32, and their packed copy"},
+              {"hidden rows", 4.0 * w.prompt_tokens * model_.shape.hidden, "f32"}};
+  if (facts.evicts() && facts.spec.evict != Evict::kStreaming && facts.spec.window > 0) {
+    out.peak.push_back(
+        {"scores", 4.0 * facts.spec.window * w.prompt_tokens * layer.heads, "of the observation window, one layer"});
+  }
+  return out;
+}
+
+}  // namespace kvartet

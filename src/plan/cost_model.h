@@ -1,0 +1,91 @@
+// What a cache costs on a machine: bytes exactly, times from calibrated rates, every figure as the sum of its named terms.
+// A pure function: the same inputs give the same prediction. docs/plan.md derives the terms.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/bytes.h"
+#include "core/model_shape.h"
+#include "core/status.h"
+#include "plan/spec_facts.h"
+#include "plan/workload.h"
+#include "results/calibration.h"
+
+namespace kvartet {
+
+// From a model file's metadata alone.
+struct ModelCost {
+  ModelShape shape;
+  std::uint64_t file_bytes = 0;
+  std::uint64_t parameters = 0;
+  bool tied_embeddings = false;  // the token table is also the output matrix, so a decode step reads it
+  std::string weight_type;       // of most parameters: "q4_1"
+
+  double read_bytes_per_token() const;   // weights that one decode step reads
+  double multiplied_parameters() const;  // that one token of a prefill is multiplied with, output matrix left out
+};
+
+struct CostTerm {
+  std::string name;    // "weights", "attention", ...
+  double value = 0;    // seconds or bytes
+  std::string detail;  // how it came about: "92 MB at 8.6 GB/s (calibrated)"
+};
+
+struct TierBytes {
+  Tier tier = Tier::kRam;
+  std::size_t bytes = 0;
+};
+
+struct CostPrediction {
+  ByteAccount after_prompt;
+  ByteAccount at_end;            // after the answer
+  std::vector<TierBytes> tiers;  // allocated, the larger of the two moments
+  std::vector<CostTerm> ttft;    // seconds
+  std::vector<CostTerm> step;    // seconds of one decode step in the middle of the answer
+  std::vector<CostTerm> peak;    // bytes at the end of prefill
+  double ttft_s = 0;
+  double step_s = 0;
+  double total_s = 0;     // one prompt, all its answers
+  double time_error = 0;  // relative, about 95 %: times lie within value / (1 + e) .. value * (1 + e)
+
+  std::size_t bytes() const { return std::max(after_prompt.allocated, at_end.allocated); }
+  std::size_t fast_bytes() const;
+  double decode_tokens_per_s() const { return step_s > 0 ? 1 / step_s : 0; }
+};
+
+class CostModel {
+ public:
+  // `calibration` may be null: typical rates of a processor with this many threads then stand in, with a wide stated error.
+  CostModel(const ModelCost& model, const Calibration* calibration, int threads);
+
+  // kUsage: the spec does not fit the model, or the counts are absurd.
+  Result<CostPrediction> predict(const SpecFacts& facts, const Workload& workload) const;
+  // Seconds of one decode step with `depth` tokens seen, as terms.
+  std::vector<CostTerm> step_terms(const SpecFacts& facts, int prompt_tokens, int depth) const;
+  bool calibrated() const { return calibration_ != nullptr; }
+
+ private:
+  struct Figure {
+    double value = 0;
+    double error = 0;    // relative
+    std::string source;  // "calibrated", "from q8_0 and kivi4.32", "assumed"
+  };
+  const Rate* find(std::string_view what, std::string_view subject, int head_dim, int group) const;
+  Figure rate_of(std::string_view what, std::string_view subject, double assumed) const;
+  Figure attend_seconds(const std::string& formats, const SpecFacts& facts, const LayerShape& layer, double rows) const;
+  bool attend_points(const std::string& formats, const LayerShape& layer, double rows, double* seconds) const;
+  Figure encode_seconds(const SpecFacts& facts, const LayerShape& layer) const;
+  std::vector<CostTerm> ttft_terms(const SpecFacts& facts, const Workload& workload, double kept, double* error) const;
+  std::vector<CostTerm> step_terms_with_error(const SpecFacts& facts, int prompt_tokens, int depth, double* error) const;
+
+  const ModelCost& model_;
+  const Calibration* calibration_;
+  double threads_;
+};
+
+double sum(const std::vector<CostTerm>& terms);
+
+}  // namespace kvartet

@@ -1,0 +1,115 @@
+#include "plan/cost_model.h"
+
+#include <gtest/gtest.h>
+
+#include "cache/sequence_cache.h"
+#include "plan/candidates.h"
+#include "plan/plan_fixture.h"
+
+namespace kvartet {
+namespace {
+
+using test::smol_model;
+
+SpecFacts facts_of(const std::string& spec) { return spec_facts(spec, smol_model().shape).value(); }
+
+Calibration a_calibration() {
+  Calibration c;
+  c.threads = 2;
+  c.rates = {
+      {.what = "weights", .subject = "q4_1", .value = 8e9},
+      {.what = "linear", .subject = "q4_1", .value = 100e9},
+      {.what = "prefill-attention", .subject = "", .head_dim = 64, .group = 3, .value = 50e9},
+      {.what = "attend", .subject = "f16/f16", .head_dim = 64, .group = 3, .depth = 512, .value = 30e-6},
+      {.what = "attend", .subject = "f16/f16", .head_dim = 64, .group = 3, .depth = 4096, .value = 200e-6},
+      {.what = "attend", .subject = "q8_0/q8_0", .head_dim = 64, .group = 3, .depth = 512, .value = 20e-6},
+      {.what = "attend", .subject = "q8_0/q8_0", .head_dim = 64, .group = 3, .depth = 4096, .value = 120e-6},
+      {.what = "encode", .subject = "f16/f16", .head_dim = 64, .value = 20e-9},
+      {.what = "evict", .subject = "snapkv", .value = 100e-9},
+  };
+  return c;
+}
+
+// Must show 1: predicted bytes are the cache's own formula, for every candidate at three contexts.
+TEST(CostModel, BytesAreTheExactPredictionOfTheCache) {
+  const ModelCost model = smol_model();
+  const CostModel costs(model, nullptr, 2);
+  for (const std::string& spec : candidate_specs()) {
+    for (const int tokens : {300, 2048, 7000}) {
+      Workload w;
+      w.prompt_tokens = tokens;
+      w.output_tokens = 100;
+      const CostPrediction p = costs.predict(facts_of(spec), w).value();
+      EXPECT_EQ(p.after_prompt, predict_bytes(facts_of(spec).spec, model.shape, tokens, 0).value()) << spec;
+      EXPECT_EQ(p.at_end, predict_bytes(facts_of(spec).spec, model.shape, tokens, 100).value()) << spec;
+      EXPECT_EQ(p.fast_bytes(), p.bytes());
+    }
+  }
+}
+
+TEST(CostModel, TimesAreTheSumOfTheirTerms) {
+  const ModelCost model = smol_model();
+  const Calibration calibration = a_calibration();
+  const CostModel costs(model, &calibration, 2);
+  Workload w;
+  w.prompt_tokens = 4000;
+  w.output_tokens = 192;
+  w.questions = 2;
+  const CostPrediction p = costs.predict(facts_of("full"), w).value();
+  EXPECT_DOUBLE_EQ(p.ttft_s, sum(p.ttft));
+  EXPECT_DOUBLE_EQ(p.step_s, sum(p.step));
+  EXPECT_DOUBLE_EQ(p.total_s, p.ttft_s + 2 * 192 * p.step_s);
+  // By hand: 98 MB at 8 GB/s; 4096 rows of 90 heads at 200 us.
+  EXPECT_NEAR(p.step[0].value, 98e6 / 8e9, 1e-6);
+  EXPECT_NEAR(p.step[1].value, 90 * 200e-6, 1e-6);
+  // 2 * (134.5M - 28.3M) * 4000 flop at 100 GFLOP/s; 30 * 2 * 9 * 64 * 4000^2 at 50 GFLOP/s.
+  EXPECT_NEAR(p.ttft[0].value, 2 * 106.2e6 * 4000 / 100e9, 0.01);
+  EXPECT_NEAR(p.ttft[1].value, 30 * 2.0 * 9 * 64 * 16e6 / 50e9, 1e-6);
+}
+
+TEST(CostModel, DepthsBetweenAndBeyondTheMeasuredOnesLieOnTheLine) {
+  const ModelCost model = smol_model();
+  const Calibration calibration = a_calibration();
+  const CostModel costs(model, &calibration, 2);
+  const auto attention = [&](int depth) { return costs.step_terms(facts_of("full"), depth, depth)[1].value; };
+  EXPECT_NEAR(attention(512), 90 * 30e-6, 1e-9);
+  EXPECT_NEAR(attention(2304), 90 * 115e-6, 1e-9);
+  EXPECT_NEAR(attention(7680), 90 * 370e-6, 1e-9);
+  EXPECT_GT(attention(1), 0);
+}
+
+// A pair that was not calibrated is half of each of its halves.
+TEST(CostModel, APairIsMadeOfItsHalves) {
+  const ModelCost model = smol_model();
+  const Calibration calibration = a_calibration();
+  const CostModel costs(model, &calibration, 2);
+  EXPECT_NEAR(costs.step_terms(facts_of("q8_0/full"), 4096, 4096)[1].value, 90 * 160e-6, 1e-9);
+}
+
+TEST(CostModel, AnEvictorIsChargedForTheRowsThatStay) {
+  const ModelCost model = smol_model();
+  const Calibration calibration = a_calibration();
+  const CostModel costs(model, &calibration, 2);
+  EXPECT_NEAR(costs.step_terms(facts_of("snapkv:budget=0.5"), 4608, 4608)[1].value,
+              costs.step_terms(facts_of("full"), 2304, 2304)[1].value, 1e-9);
+  // Generated rows stay with snapkv, but not with streamingllm.
+  EXPECT_DOUBLE_EQ(kept_rows(facts_of("snapkv:budget=0.5"), 1000, 100), 600);
+  EXPECT_DOUBLE_EQ(kept_rows(facts_of("streamingllm"), 1000, 100), 516);
+  EXPECT_DOUBLE_EQ(kept_share(facts_of("streamingllm"), 100), 1);
+}
+
+TEST(CostModel, UncalibratedTimesSaySoAndAreWide) {
+  const ModelCost model = smol_model();
+  const Calibration calibration = a_calibration();
+  Workload w;
+  w.prompt_tokens = 2048;
+  const CostPrediction guessed = CostModel(model, nullptr, 2).predict(facts_of("kivi"), w).value();
+  const CostPrediction measured = CostModel(model, &calibration, 2).predict(facts_of("full"), w).value();
+  EXPECT_GE(guessed.time_error, 1);
+  EXPECT_LT(measured.time_error, 0.2);
+  EXPECT_NE(guessed.step[0].detail.find("assumed"), std::string::npos);
+  EXPECT_GT(guessed.step_s, 0);
+}
+
+}  // namespace
+}  // namespace kvartet

@@ -1,0 +1,348 @@
+#include "plan/quality_model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <utility>
+
+namespace kvartet {
+namespace {
+
+constexpr double kPointsPerNat = 100;
+constexpr double kBucketOctaves = 0.75;  // contexts closer than this share a bucket
+constexpr double kFloor = 0.05;          // points: what even many samples of the same cell leave open (other texts, other seeds)
+
+// How far, relative to the loss itself, an observation may mislead when one thing differs (docs/plan.md).
+constexpr double kOtherModel = 0.7;
+constexpr double kOtherKind = 0.8;
+constexpr double kUnknownKind = 1.0;
+constexpr double kOtherQuestion = 0.8;  // question seen before sealing or not; matters to eviction alone
+constexpr double kPerOctave = 0.15;     // of context
+constexpr double kOtherMethod = 0.8;
+constexpr double kPerShareOctave = 0.3;
+constexpr double kOtherFormat = 0.4;
+constexpr double kPerBit = 0.25;
+
+constexpr double kMostScaling = 20;  // prior shapes are not trusted to carry a figure further than this
+
+// log-linear between (effective bits, points): KIVI-4 and KIVI-2 at 5 and 3 bits, TurboQuant at 3.5 and 2.5.
+constexpr std::array<std::pair<double, double>, 7> kFormatPrior = {
+    {{1, 40}, {2, 15}, {3, 4}, {4.25, 1}, {5, 0.5}, {8.5, 0.05}, {16, 0.005}}};
+
+double format_points(double bits) {
+  if (bits <= kFormatPrior.front().first) return kFormatPrior.front().second;
+  for (std::size_t i = 1; i < kFormatPrior.size(); ++i) {
+    const auto [b0, p0] = kFormatPrior[i - 1];
+    const auto [b1, p1] = kFormatPrior[i];
+    if (bits <= b1) return p0 * std::pow(p1 / p0, (bits - b0) / (b1 - b0));
+  }
+  return kFormatPrior.back().second;
+}
+
+// Points at a quarter of the rows: by attention scores, and by position alone (which loses whatever is far away).
+struct EvictionPrior {
+  double scored;
+  double by_position;
+};
+EvictionPrior eviction_points(TaskKind kind) {
+  switch (kind) {
+    case TaskKind::kSingleFact: return {1.5, 20};
+    case TaskKind::kExtraction: return {6, 25};
+    case TaskKind::kSummary: return {8, 10};
+    case TaskKind::kFewShot: return {0.5, 3};
+    case TaskKind::kChat: return {3, 5};
+    case TaskKind::kReasoning: return {4, 8};
+  }
+  return {8, 25};
+}
+
+double octaves(double a, double b) { return a > 0 && b > 0 ? std::abs(std::log2(a / b)) : 0; }
+
+}  // namespace
+
+const char* source_name(LossSource source) {
+  switch (source) {
+    case LossSource::kExact: return "by definition";
+    case LossSource::kMeasured: return "measured here";
+    case LossSource::kNeighbour: return "neighbour";
+    case LossSource::kPrior: return "prior";
+  }
+  return "";
+}
+
+Belief prior_of_format(double bits, TaskKind kind) {
+  const double demand = kind == TaskKind::kExtraction || kind == TaskKind::kReasoning ? 1.5 : 1;
+  const double mean = demand * format_points(bits);
+  return {mean, 2 * mean + 0.3};
+}
+
+Belief prior_of_eviction(const std::string& method, double share, TaskKind kind, bool question_seen) {
+  if (share >= 0.999) return {0, kFloor};
+  const EvictionPrior at_quarter = eviction_points(kind);
+  const bool by_position = method == "streamingllm";
+  // Scores of a question that was not seen keep the wrong rows; a window of positions does not care.
+  const double unseen = question_seen || by_position ? 1 : 3;
+  const double shape = (1 - share) / std::sqrt(share) / 1.5;
+  const double mean = unseen * shape * (by_position ? at_quarter.by_position : at_quarter.scored);
+  return {mean, 2 * mean + 0.3};
+}
+
+struct QualityModel::Part {
+  bool evict = false;
+  bool format = false;
+  std::string evict_method;
+  std::string evict_stage;
+  std::string formats;
+  double share = 1;
+  double bits = 16;
+  std::optional<TaskKind> kind;
+  int tokens = 0;
+  bool question_seen = true;
+
+  std::string key() const {
+    return evict_stage + "|" + (format ? formats : "") +
+           fmt::format("|{}|{}|{}", kind ? static_cast<int>(*kind) : -1, tokens, question_seen);
+  }
+};
+
+struct QualityModel::Cell {
+  Part part;
+  bool same_model = false;
+  std::string task;
+  std::string model;
+  int context = 0;
+  Moments nats;
+  Moments score;
+};
+
+struct QualityModel::Observation {
+  double mean = 0;      // points, scaled to what is asked
+  double sampling = 0;  // standard error of that
+  double mislead = 0;   // sd of what the differences may do
+  bool exact = false;
+  double apart = 0;  // relative distance, for buckets
+  const Cell* cell = nullptr;
+};
+
+QualityModel::~QualityModel() = default;
+
+QualityModel::QualityModel(std::span<const EvidenceCell> cells, const std::string& model_hash, const ModelShape& shape) {
+  std::map<std::string, std::optional<SpecFacts>> parsed;
+  for (const EvidenceCell& from : cells) {
+    const auto [entry, is_new] = parsed.try_emplace(from.spec);
+    if (is_new) {
+      Result<SpecFacts> facts = spec_facts(from.spec, shape);
+      if (facts.ok()) entry->second = std::move(*facts);
+    }
+    if (!entry->second) {
+      ++unread_;
+      continue;
+    }
+    if (from.nats.n < 2) continue;  // no spread, no interval
+    const SpecFacts& facts = *entry->second;
+    Cell cell;
+    Workload asked;
+    asked.prompt_tokens = from.prompt_tokens;
+    cell.part = part_of(facts, asked);
+    cell.part.kind = kind_of_task(from.task);
+    cell.part.question_seen = from.parameters.find("question=unseen") == std::string::npos;
+    cell.same_model = from.model_hash == model_hash;
+    cell.task = from.task;
+    cell.model = from.model_name;
+    cell.context = from.context;
+    cell.nats = from.nats;
+    cell.score = from.score;
+    if (!cell.same_model) ++foreign_;
+    cells_.push_back(std::move(cell));
+  }
+}
+
+QualityModel::Part QualityModel::part_of(const SpecFacts& facts, const Workload& w) {
+  Part part;
+  part.evict = facts.evicts();
+  part.format = facts.quantizes();
+  part.evict_method = facts.evict_method;
+  part.evict_stage = facts.evict_stage;
+  part.formats = facts.formats();
+  part.share = kept_share(facts, w.prompt_tokens);
+  part.bits = facts.bits();
+  part.kind = w.kind;
+  part.tokens = w.prompt_tokens;
+  part.question_seen = w.question_is_seen();
+  return part;
+}
+
+// Of one stage, or the plain sum of both: the shape by which cells are scaled to each other.
+Belief QualityModel::stage_prior(const Part& part) {
+  const TaskKind kind = part.kind.value_or(TaskKind::kSingleFact);
+  Belief sum;
+  double variance = 0;
+  const auto add = [&](const Belief& b) {
+    sum.mean += b.mean;
+    variance += b.sd * b.sd;
+  };
+  if (part.evict) add(prior_of_eviction(part.evict_method, part.share, kind, part.question_seen));
+  if (part.format) add(prior_of_format(part.bits, kind));
+  sum.sd = std::sqrt(variance);
+  return sum;
+}
+
+std::optional<QualityModel::Observation> QualityModel::carry_over(const Cell& cell, const Part& asked) const {
+  const Part& seen = cell.part;
+  if (seen.evict != asked.evict || seen.format != asked.format) return std::nullopt;
+  double apart2 = 0;  // squares of independent ways to mislead
+  const auto differ = [&](double by) { apart2 += by * by; };
+  if (!cell.same_model) differ(kOtherModel);
+  if (!seen.kind)
+    differ(kUnknownKind);
+  else if (seen.kind != asked.kind)
+    differ(kOtherKind);
+  const double context = octaves(seen.tokens, asked.tokens);
+  if (context > kBucketOctaves) differ(kPerOctave * context);
+  bool same_spec = true;
+  if (asked.evict) {
+    if (seen.question_seen != asked.question_seen) differ(kOtherQuestion);
+    if (seen.evict_method != asked.evict_method) differ(kOtherMethod);
+    if (seen.evict_stage != asked.evict_stage) {
+      differ(0.1 + kPerShareOctave * octaves(seen.share, asked.share));
+      same_spec = false;
+    }
+  }
+  if (asked.format && seen.formats != asked.formats) {
+    differ(kOtherFormat + kPerBit * std::abs(seen.bits - asked.bits));
+    same_spec = false;
+  }
+  Observation o;
+  o.cell = &cell;
+  o.apart = std::sqrt(apart2);
+  o.exact = same_spec && cell.same_model && seen.kind == asked.kind && context <= kBucketOctaves &&
+            (!asked.evict || seen.question_seen == asked.question_seen);
+  const double expected_here = stage_prior(asked).mean;
+  const double expected_there = stage_prior(seen).mean;
+  double scale = 1;
+  if (!o.exact && expected_there > 0) scale = std::clamp(expected_here / expected_there, 1 / kMostScaling, kMostScaling);
+  o.mean = scale * kPointsPerNat * cell.nats.mean;
+  o.sampling = scale * kPointsPerNat * cell.nats.standard_error();
+  o.mislead = o.exact ? kFloor : o.apart * std::max(std::abs(o.mean), expected_here) + kFloor;
+  return o;
+}
+
+LossPrediction QualityModel::posterior(const Part& asked, const Belief& prior) const {
+  // Observations that are equally far share their way to mislead: each distance counts once, not once per cell.
+  std::map<int, std::vector<Observation>> buckets;
+  constexpr double kStep = 0.2;
+  for (const Cell& cell : cells_) {
+    std::optional<Observation> o = carry_over(cell, asked);
+    if (o) buckets[o->exact ? -1 : static_cast<int>(o->apart / kStep)].push_back(*o);
+  }
+
+  LossPrediction out;
+  double precision = 1 / (prior.sd * prior.sd);
+  double weighted = prior.mean * precision;
+  out.evidence.push_back({precision, fmt::format("prior: {:.2f} points ±{:.2f}", prior.mean, 1.96 * prior.sd)});
+  double exact_precision = 0;
+  for (const auto& [distance, observations] : buckets) {
+    double p = 0;
+    double mean = 0;
+    double mislead = 0;
+    for (const Observation& o : observations) {
+      const double w = 1 / (o.sampling * o.sampling + o.mislead * o.mislead);
+      p += w;
+      mean += w * o.mean;
+      mislead += w * o.mislead;
+    }
+    mean /= p;
+    mislead /= p;
+    double between = 0;  // tasks of one kind differ by more than their sampling errors say
+    double sampling = 0;
+    for (const Observation& o : observations) {
+      const double w = 1 / (o.sampling * o.sampling + o.mislead * o.mislead) / p;
+      between += w * (o.mean - mean) * (o.mean - mean);
+      sampling += w * w * o.sampling * o.sampling;
+    }
+    const auto n = static_cast<double>(observations.size());
+    const double variance = sampling + mislead * mislead + between / n;
+    precision += 1 / variance;
+    weighted += mean / variance;
+    if (distance < 0) exact_precision = 1 / variance;
+    for (const Observation& o : observations) {
+      const double share = 1 / (o.sampling * o.sampling + o.mislead * o.mislead) / p;
+      const Cell& c = *o.cell;
+      if (o.exact) out.measured_samples += c.nats.n;
+      std::string text = fmt::format("{} at {}{}, {} samples: {:.2f} points lost", c.task, c.context,
+                                     c.same_model ? "" : fmt::format(" on {}", c.model), c.nats.n, kPointsPerNat * c.nats.mean);
+      if (c.score.n >= 2) text += fmt::format(" (score {:+.1f} of 100)", -100 * c.score.mean);
+      if (!o.exact)
+        text += fmt::format(", with {}{}{}", c.part.evict_stage, c.part.evict && c.part.format ? "+" : "",
+                            c.part.format ? c.part.formats : "");
+      out.evidence.push_back({share / variance, std::move(text)});
+    }
+  }
+  const double mean = weighted / precision;
+  const double sd = std::sqrt(1 / precision);
+  for (EvidenceLine& line : out.evidence) line.weight /= precision;
+  const double prior_weight = out.evidence.front().weight;
+  std::stable_sort(out.evidence.begin(), out.evidence.end(),
+                   [](const EvidenceLine& a, const EvidenceLine& b) { return a.weight > b.weight; });
+  // Beating the full cache is luck of the samples or of the task, and no reason to choose a cache: no credit for it.
+  out.expected = std::max(mean, 0.0);
+  out.low = std::min(mean - 1.96 * sd, out.expected);
+  out.high = std::max(mean + 1.96 * sd, out.expected);
+  if (exact_precision / precision >= 0.5)
+    out.source = LossSource::kMeasured;
+  else
+    out.source = prior_weight >= 0.5 ? LossSource::kPrior : LossSource::kNeighbour;
+  return out;
+}
+
+LossPrediction QualityModel::predict_stage(const Part& part) {
+  const std::string key = part.key();
+  const auto known = known_.find(key);
+  if (known != known_.end()) return known->second;
+  return known_[key] = posterior(part, stage_prior(part));
+}
+
+LossPrediction QualityModel::predict(const SpecFacts& facts, const Workload& workload) {
+  const Part both = part_of(facts, workload);
+  LossPrediction none;
+  none.source = LossSource::kExact;
+  const bool evicts = both.evict && both.share < 0.999;
+  if (!evicts && !both.format) {
+    none.evidence.push_back({1, both.evict ? "keeps every row of so short a prompt" : "the reference itself"});
+    return none;
+  }
+  Part evict = both;
+  evict.format = false;
+  evict.bits = 16;
+  evict.formats = "f16/f16";
+  Part format = both;
+  format.evict = false;
+  format.share = 1;
+  format.evict_method.clear();
+  format.evict_stage.clear();
+  if (!evicts) return predict_stage(format);
+  if (!both.format) return predict_stage(evict);
+
+  // Both: the sum of the two, until the combination itself was measured.
+  const std::string key = both.key();
+  const auto known = known_.find(key);
+  if (known != known_.end()) return known->second;
+  const LossPrediction a = predict_stage(evict);
+  const LossPrediction b = predict_stage(format);
+  const double sd_a = (a.high - a.low) / 2 / 1.96;
+  const double sd_b = (b.high - b.low) / 2 / 1.96;
+  const Belief added = {a.expected + b.expected, 1.25 * std::hypot(sd_a, sd_b) + 0.1};
+  LossPrediction sum = posterior(both, added);
+  if (sum.source == LossSource::kPrior && a.source != LossSource::kPrior && b.source != LossSource::kPrior)
+    sum.source = LossSource::kNeighbour;
+  for (EvidenceLine& line : sum.evidence) {
+    if (!line.text.starts_with("prior")) continue;
+    line.text = fmt::format("{}: {:.2f} points ({}) plus {}: {:.2f} points ({})", facts.evict_stage, a.expected,
+                            source_name(a.source), facts.formats(), b.expected, source_name(b.source));
+  }
+  return known_[key] = sum;
+}
+
+}  // namespace kvartet

@@ -1,0 +1,160 @@
+#include "plan/quality_model.h"
+
+#include <gtest/gtest.h>
+
+#include "plan/plan_fixture.h"
+
+namespace kvartet {
+namespace {
+
+using test::cell;
+using test::smol_model;
+
+SpecFacts facts_of(const std::string& spec) { return spec_facts(spec, smol_model().shape).value(); }
+
+LossPrediction predict(const std::vector<EvidenceCell>& cells, const std::string& spec, TaskKind kind, int tokens,
+                       int questions = 1) {
+  QualityModel model(cells, "ours", smol_model().shape);
+  Workload w;
+  w.kind = kind;
+  w.prompt_tokens = tokens;
+  w.questions = questions;
+  return model.predict(facts_of(spec), w);
+}
+
+double width(const LossPrediction& l) { return l.high - l.low; }
+
+TEST(QualityModel, TheReferenceLosesNothingByDefinition) {
+  const LossPrediction l = predict({}, "full", TaskKind::kSummary, 2048);
+  EXPECT_EQ(l.expected, 0);
+  EXPECT_EQ(l.high, 0);
+  EXPECT_EQ(l.source, LossSource::kExact);
+  // A window longer than the prompt drops nothing.
+  EXPECT_EQ(predict({}, "streamingllm", TaskKind::kSummary, 300).source, LossSource::kExact);
+}
+
+TEST(QualityModel, WithoutResultsThereIsAPriorThatSaysSo) {
+  for (const char* spec : {"q8_0", "kivi:bits=2", "snapkv", "snapkv+kivi"}) {
+    const LossPrediction l = predict({}, spec, TaskKind::kExtraction, 4096);
+    EXPECT_EQ(l.source, LossSource::kPrior) << spec;
+    EXPECT_LE(l.low, l.expected);
+    EXPECT_LT(l.expected, l.high);
+    EXPECT_FALSE(l.evidence.empty());
+  }
+}
+
+// The papers' order, as prior alone: eviction hurts extraction and summaries, position-only eviction hurts needles.
+TEST(QualityModel, ThePriorFollowsThePapers) {
+  EXPECT_LT(prior_of_format(8.5, TaskKind::kChat).mean, prior_of_format(5, TaskKind::kChat).mean);
+  EXPECT_LT(prior_of_format(5, TaskKind::kChat).mean, prior_of_format(3, TaskKind::kChat).mean);
+  EXPECT_LT(prior_of_eviction("snapkv", 0.25, TaskKind::kSingleFact, true).mean,
+            prior_of_eviction("snapkv", 0.25, TaskKind::kExtraction, true).mean);
+  EXPECT_LT(prior_of_eviction("snapkv", 0.25, TaskKind::kSingleFact, true).mean,
+            prior_of_eviction("snapkv", 0.25, TaskKind::kSingleFact, false).mean);
+  EXPECT_LT(prior_of_eviction("snapkv", 0.25, TaskKind::kSingleFact, true).mean,
+            prior_of_eviction("streamingllm", 0.25, TaskKind::kSingleFact, true).mean);
+  double last = 1e9;
+  for (const double share : {0.01, 0.1, 0.25, 0.5, 0.9, 1.0}) {
+    const double mean = prior_of_eviction("snapkv", share, TaskKind::kSummary, true).mean;
+    EXPECT_LT(mean, last);
+    last = mean;
+  }
+}
+
+TEST(QualityModel, ManySamplesOfTheSameCellDecide) {
+  const std::vector<EvidenceCell> cells = {cell("needle", 2048, "kivi:bits=2", 100, 0.31, 0.2)};
+  const LossPrediction l = predict(cells, "kivi:bits=2", TaskKind::kSingleFact, 2048);
+  EXPECT_EQ(l.source, LossSource::kMeasured);
+  EXPECT_EQ(l.measured_samples, 100);
+  EXPECT_NEAR(l.expected, 31, 3);
+  EXPECT_LT(l.low, 31);
+  EXPECT_GT(l.high, 31 - 0.1);
+}
+
+TEST(QualityModel, MoreSamplesNarrowTheInterval) {
+  double last = 1e9;
+  for (const int n : {2, 5, 20, 100}) {
+    const double w =
+        width(predict({cell("needle", 2048, "kivi:bits=4", n, 0.0075, 0.01)}, "kivi:bits=4", TaskKind::kSingleFact, 2048));
+    EXPECT_LT(w, last) << n;
+    last = w;
+  }
+  // One sample has no spread and says nothing.
+  EXPECT_EQ(predict({cell("needle", 2048, "kivi:bits=4", 1, 0.5, 0)}, "kivi:bits=4", TaskKind::kSingleFact, 2048).source,
+            LossSource::kPrior);
+}
+
+TEST(QualityModel, EveryDifferenceWidensTheInterval) {
+  const std::vector<EvidenceCell> cells = {cell("needle", 2048, "kivi:bits=4", 50, 0.0075, 0.01)};
+  const double same = width(predict(cells, "kivi:bits=4", TaskKind::kSingleFact, 2048));
+  EXPECT_GT(width(predict(cells, "kivi:bits=4", TaskKind::kSummary, 2048)), same);
+  EXPECT_GT(width(predict(cells, "kivi:bits=4", TaskKind::kSingleFact, 8000)), same);
+  EXPECT_GT(width(predict(cells, "kivi:bits=4/2", TaskKind::kSingleFact, 2048)), same);
+  std::vector<EvidenceCell> foreign = cells;
+  foreign[0].model_hash = "another";
+  const LossPrediction other = predict(foreign, "kivi:bits=4", TaskKind::kSingleFact, 2048);
+  EXPECT_GT(width(other), same);
+  EXPECT_EQ(other.source, LossSource::kNeighbour);
+  EXPECT_EQ(other.measured_samples, 0);
+}
+
+TEST(QualityModel, ANeighbourPullsTheEstimateFromThePriorTowardsItself) {
+  const double prior = predict({}, "snapkv:budget=0.25", TaskKind::kSummary, 4096).expected;
+  const std::vector<EvidenceCell> bad = {cell("longbench/multi_news", 4096, "snapkv:budget=0.25", 40, 0.5, 0.3)};
+  const LossPrediction half = predict(bad, "snapkv:budget=0.5", TaskKind::kSummary, 4096);
+  EXPECT_GT(half.expected, predict({}, "snapkv:budget=0.5", TaskKind::kSummary, 4096).expected);
+  EXPECT_LT(half.expected, 50);  // more rows lose less
+  EXPECT_GT(predict(bad, "snapkv:budget=0.25", TaskKind::kSummary, 4096).expected, prior);
+}
+
+TEST(QualityModel, ACombinationIsTheSumOfItsPartsUntilItIsMeasured) {
+  std::vector<EvidenceCell> cells = test::some_evidence();
+  const double a = predict(cells, "snapkv:budget=0.25", TaskKind::kSingleFact, 2048).expected;
+  const double b = predict(cells, "kivi:bits=4", TaskKind::kSingleFact, 2048).expected;
+  const LossPrediction sum = predict(cells, "snapkv:budget=0.25+kivi:bits=4", TaskKind::kSingleFact, 2048);
+  EXPECT_NEAR(sum.expected, a + b, 1e-9);
+  cells.push_back(cell("needle", 2048, "snapkv:budget=0.25+kivi:bits=4", 60, 0.2, 0.1));
+  const LossPrediction measured = predict(cells, "snapkv:budget=0.25+kivi:bits=4", TaskKind::kSingleFact, 2048);
+  EXPECT_GT(measured.expected, sum.expected);
+  EXPECT_EQ(measured.measured_samples, 60);
+}
+
+TEST(QualityModel, BeatingTheReferenceEarnsNoCredit) {
+  const LossPrediction l =
+      predict({cell("needle", 2048, "kivi:bits=4", 200, -0.05, 0.01)}, "kivi:bits=4", TaskKind::kSingleFact, 2048);
+  EXPECT_EQ(l.expected, 0);
+  EXPECT_LT(l.low, 0);
+}
+
+TEST(QualityModel, CellsOfUnknownCachesAreCountedAndLeftOut) {
+  std::vector<EvidenceCell> cells = test::some_evidence();
+  cells[0].spec = "nosuchmethod:bits=9";
+  QualityModel model(cells, "ours", smol_model().shape);
+  EXPECT_EQ(model.unread_cells(), 1);
+  EXPECT_EQ(model.foreign_cells(), 0);
+}
+
+// Never a point without an interval, whatever the store says.
+TEST(QualityModel, EveryPredictionIsFiniteAndOrdered) {
+  const std::vector<std::string> specs = candidate_specs();
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    const std::vector<EvidenceCell> cells = test::random_evidence(seed, specs);
+    QualityModel model(cells, "ours", smol_model().shape);
+    for (const std::string& spec : specs) {
+      Workload w;
+      w.kind = kTaskKinds[seed % kTaskKinds.size()];
+      w.prompt_tokens = 1000 + 300 * static_cast<int>(seed);
+      const LossPrediction l = model.predict(facts_of(spec), w);
+      EXPECT_TRUE(std::isfinite(l.low) && std::isfinite(l.high)) << spec;
+      EXPECT_LE(l.low, l.expected) << spec;
+      EXPECT_LE(l.expected, l.high) << spec;
+      EXPECT_TRUE(l.source == LossSource::kExact || l.low < l.high) << spec;
+      double weights = 0;
+      for (const EvidenceLine& line : l.evidence) weights += line.weight;
+      EXPECT_NEAR(weights, 1, 1e-6) << spec;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvartet

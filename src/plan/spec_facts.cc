@@ -1,0 +1,67 @@
+#include "plan/spec_facts.h"
+
+#include <algorithm>
+
+#include "cache/format_label.h"
+#include "cache/sequence_cache.h"
+#include "cache/spec_method.h"
+#include "quantize/tile_format.h"
+
+namespace kvartet {
+namespace {
+
+Result<double> bits_of(const FormatRequest& request, Side side, int head_dim) {
+  KV_ASSIGN(const TileFormat format, make_tile_format(request, side, head_dim));
+  return 8.0 * static_cast<double>(format.tile_bytes) / (static_cast<double>(format.tile_rows) * format.head_dim);
+}
+
+std::string name_of(std::string_view stage) { return std::string(stage.substr(0, stage.find(':'))); }
+
+}  // namespace
+
+Result<SpecFacts> spec_facts(const std::string& text, const ModelShape& shape) {
+  SpecFacts facts;
+  KV_ASSIGN(facts.spec, parse_spec(text));
+  KV_TRY(check_spec(facts.spec, shape));
+  // Canonical stages are "evict+quantize", or one of them.
+  const std::string& canonical = facts.spec.canonical;
+  const std::size_t plus = canonical.find('+');
+  const std::string first = canonical.substr(0, plus);
+  facts.format_stage = "full";
+  if (plus != std::string::npos) facts.format_stage = canonical.substr(plus + 1);
+  if (find_method(evictor_methods(), name_of(first)) != nullptr) {
+    facts.evict_stage = first;
+    facts.evict_method = name_of(first);
+  } else {
+    facts.format_stage = first;
+  }
+  const int head_dim = shape.layers.front().head_dim;
+  facts.key_format = format_label(facts.spec.key);
+  facts.value_format = format_label(facts.spec.value);
+  KV_ASSIGN(facts.key_bits, bits_of(facts.spec.key, Side::kKey, head_dim));
+  KV_ASSIGN(facts.value_bits, bits_of(facts.spec.value, Side::kValue, head_dim));
+  return facts;
+}
+
+double kept_rows(const SpecFacts& facts, int prompt_tokens, int generated) {
+  const double all = static_cast<double>(prompt_tokens) + generated;
+  if (!facts.evicts()) return all;
+  constexpr int kHeadDim = 64;
+  ModelShape one_head;
+  one_head.context = 1 << 30;
+  one_head.layers = {LayerShape{.heads = 1, .kv_heads = 1, .head_dim = kHeadDim, .window = 0}};
+  CacheSpec alone = facts.spec;
+  alone.key = alone.value = FormatRequest{};
+  alone.residual = 0;
+  const Result<ByteAccount> bytes = predict_bytes(alone, one_head, prompt_tokens, generated);
+  if (!bytes.ok()) return all;
+  constexpr double kRowBytes = 4.0 * kHeadDim + 4;  // key and value in f16, and the position
+  return std::min(all, static_cast<double>(bytes->live) / kRowBytes);
+}
+
+double kept_share(const SpecFacts& facts, int prompt_tokens) {
+  if (!facts.evicts() || prompt_tokens <= 0) return 1;
+  return std::clamp(kept_rows(facts, prompt_tokens, 0) / prompt_tokens, 1e-6, 1.0);
+}
+
+}  // namespace kvartet

@@ -1,0 +1,39 @@
+// A spec as the planner compares it: which stage evicts, what its rows cost, in numbers instead of names. Derived from the
+// parsed spec and the byte formula, so a new method needs no line here.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "cache/spec.h"
+#include "core/model_shape.h"
+#include "core/status.h"
+
+namespace kvartet {
+
+struct SpecFacts {
+  CacheSpec spec;
+  std::string evict_stage;   // canonical text of the stage that chooses rows; empty: all rows stay
+  std::string evict_method;  // its name
+  std::string format_stage;  // canonical text of the quantizing stage; "full" when there is none
+  std::string key_format;    // label of how sealed keys are written: "f16", "kivi4.32"
+  std::string value_format;
+  double key_bits = 16;  // bytes of a full tile over its elements, in bits: scales included
+  double value_bits = 16;
+
+  bool evicts() const { return !evict_stage.empty(); }
+  bool quantizes() const { return key_format != "f16" || value_format != "f16"; }
+  std::string formats() const { return key_format + "/" + value_format; }
+  // Keys weigh more: errors in them are amplified by the softmax (compression.md 2, 15).
+  double bits() const { return 0.6 * key_bits + 0.4 * value_bits; }
+};
+
+// kUsage: the text is no spec, or does not fit the first layer of `shape`.
+Result<SpecFacts> spec_facts(const std::string& text, const ModelShape& shape);
+
+// Rows of one head after a prompt and `generated` steps: from the byte formula of the evicting stage alone.
+double kept_rows(const SpecFacts& facts, int prompt_tokens, int generated);
+// Share of the prompt's rows that stay, in (0, 1].
+double kept_share(const SpecFacts& facts, int prompt_tokens);
+
+}  // namespace kvartet

@@ -1,0 +1,53 @@
+// How fast this machine does the things a cache needs: measured once by `kvartet calibrate`, read by the planner.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "results/machine.h"
+
+namespace kvartet {
+
+// What a rate measures. The text is what the store holds.
+namespace rate {
+inline constexpr std::string_view kRead = "read";  // bytes/s, plain read of memory
+inline constexpr std::string_view kAttend =
+    "attend";  // s per KV head and layer of one decode step at `depth` rows; subject: key/value format
+inline constexpr std::string_view kEncode = "encode";              // s per row of one KV head, keys and values; subject as above
+inline constexpr std::string_view kPrefill = "prefill-attention";  // flop/s of exact causal attention
+inline constexpr std::string_view kWeights = "weights";            // bytes of weights/s in a decode step; subject: weight type
+inline constexpr std::string_view kLinear = "linear";  // flop/s of the matrix products of a prefill; subject: weight type
+inline constexpr std::string_view kEvict = "evict";    // s per token, KV head and layer at the end of prefill; subject: method
+inline constexpr std::string_view kDiskRead = "disk-read";  // bytes/s, in order
+inline constexpr std::string_view kDiskOps = "disk-ops";    // random 4 KiB reads/s
+}  // namespace rate
+
+struct Rate {
+  std::string what;
+  std::string subject;
+  int head_dim = 0;  // 0: does not matter
+  int group = 0;     // query heads per KV head; 0: does not matter
+  int depth = 0;     // rows; 0: does not matter
+  double value = 0;
+  double spread = 0;  // relative: half the range of the repetitions over their median
+  bool operator==(const Rate&) const = default;
+};
+
+struct Calibration {
+  Machine machine;
+  int threads = 0;
+  std::string version;   // of Kvartet
+  std::string measured;  // UTC
+  std::vector<Rate> rates;
+};
+
+// The same hardware, as far as a rate is concerned. The compiler counts: kernels differ.
+bool same_machine(const Machine& a, const Machine& b);
+
+// "AMD EPYC, 2 cores"
+std::string machine_text(const Machine& machine);
+
+}  // namespace kvartet

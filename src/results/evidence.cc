@@ -1,0 +1,134 @@
+#include "results/evidence.h"
+
+#include <cmath>
+#include <map>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "results/paired.h"
+#include "results/store.h"
+
+namespace kvartet {
+namespace {
+
+constexpr double kNormal975 = 1.959964;
+
+struct Seen {
+  std::string spec;
+  std::optional<double> nats;
+  std::optional<double> score;
+};
+
+using CellKey = std::tuple<std::string, int, std::string>;  // task, context, spec
+
+struct Tally {
+  EvidenceCell cell;
+  double prompt_tokens = 0;  // sum over the samples
+  int samples = 0;
+};
+
+// Pairs one sample's caches with its `full`; a sample without `full` says nothing about losses.
+void tally_sample(const std::string& task, int context, int prompt_tokens, const std::vector<Seen>& seen,
+                  std::map<CellKey, Tally>* tallies) {
+  const Seen* full = nullptr;
+  for (const Seen& s : seen)
+    if (s.spec == "full") full = &s;
+  if (full == nullptr) return;
+  for (const Seen& s : seen) {
+    if (&s == full) continue;
+    Tally& tally = (*tallies)[{task, context, s.spec}];
+    tally.prompt_tokens += prompt_tokens;
+    ++tally.samples;
+    if (s.nats && full->nats) tally.cell.nats.add(*full->nats - *s.nats);
+    if (s.score && full->score) tally.cell.score.add(*full->score - *s.score);
+  }
+}
+
+}  // namespace
+
+void Moments::add(double x) {
+  ++n;
+  const double from_old = x - mean;
+  mean += from_old / n;
+  m2 += from_old * (x - mean);
+}
+
+void Moments::merge(const Moments& o) {
+  if (o.n == 0) return;
+  const double total = n + o.n;
+  const double apart = o.mean - mean;
+  mean += apart * o.n / total;
+  m2 += o.m2 + apart * apart * n * o.n / total;
+  n += o.n;
+}
+
+double Moments::standard_error() const {
+  if (n < 2) return 0;
+  return student_t_975(n - 1) / kNormal975 * std::sqrt(variance() / n);
+}
+
+Result<std::vector<EvidenceCell>> Store::evidence() {
+  KV_ASSIGN(const std::vector<RunRecord> runs, load_runs());
+  std::map<std::string, std::string> metric_of;
+  KV_ASSIGN(Statement tasks, database_.prepare("SELECT task, metric FROM tasks"));
+  for (;;) {
+    KV_ASSIGN(const bool more, tasks.step());
+    if (!more) break;
+    std::string task = tasks.text();
+    metric_of[std::move(task)] = tasks.text();
+  }
+
+  // In the order of the primary key: one pass, one sample's caches side by side.
+  KV_ASSIGN(Statement row,
+            database_.prepare("SELECT task, context, sample, spec, gold_log_likelihood, score FROM outcomes WHERE error = '' "
+                              "ORDER BY task, context, sample, spec"));
+  KV_ASSIGN(Statement length,
+            database_.prepare("SELECT prompt_tokens FROM samples WHERE task = ? AND context = ? AND sample = ?"));
+  std::map<CellKey, Tally> tallies;
+  std::string task;
+  std::string sample;
+  int context = -1;
+  int prompt_tokens = 0;
+  std::vector<Seen> seen;
+  for (;;) {
+    KV_ASSIGN(const bool more, row.step());
+    if (!more) break;
+    std::string next_task = row.text();
+    const int next_context = static_cast<int>(row.integer());
+    std::string next_sample = row.text();
+    if (next_sample != sample || next_context != context || next_task != task) {
+      tally_sample(task, context, prompt_tokens, seen, &tallies);
+      seen.clear();
+      task = std::move(next_task);
+      context = next_context;
+      sample = std::move(next_sample);
+      length.reset();
+      KV_ASSIGN(const bool known, length.bind(task).bind(context).bind(sample).step());
+      prompt_tokens = known ? static_cast<int>(length.integer()) : context;
+    }
+    Seen one;
+    one.spec = row.text();
+    one.nats = row.optional_real();
+    one.score = row.optional_real();
+    seen.push_back(std::move(one));
+  }
+  tally_sample(task, context, prompt_tokens, seen, &tallies);
+
+  std::vector<EvidenceCell> cells;
+  for (auto& [key, tally] : tallies) {
+    EvidenceCell cell = tally.cell;
+    if (!runs.empty()) {
+      cell.model_hash = runs.front().identity.model_hash;
+      cell.model_name = runs.front().identity.model_name;
+      cell.parameters = runs.front().identity.parameters;
+    }
+    std::tie(cell.task, cell.context, cell.spec) = key;
+    cell.metric = metric_of[cell.task];
+    cell.prompt_tokens = static_cast<int>(std::lround(tally.prompt_tokens / tally.samples));
+    cells.push_back(std::move(cell));
+  }
+  return cells;
+}
+
+}  // namespace kvartet

@@ -1,0 +1,302 @@
+#include "results/planner_store.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <utility>
+
+#include "results/store.h"
+
+namespace kvartet {
+namespace {
+
+constexpr std::int64_t kApplicationId = 0x4b56504c;  // "KVPL"
+constexpr std::int64_t kFormatVersion = 1;
+
+constexpr const char* kSchema = R"sql(
+CREATE TABLE calibrations(
+  calibration INTEGER PRIMARY KEY,
+  cpu TEXT NOT NULL, cores INTEGER NOT NULL, memory_bytes INTEGER NOT NULL, compiler TEXT NOT NULL, threads INTEGER NOT NULL,
+  version TEXT NOT NULL, measured TEXT NOT NULL,
+  UNIQUE(cpu, cores, memory_bytes, compiler, threads)
+) STRICT;
+CREATE TABLE rates(
+  calibration INTEGER NOT NULL, what TEXT NOT NULL, subject TEXT NOT NULL, head_dim INTEGER NOT NULL, heads INTEGER NOT NULL,
+  depth INTEGER NOT NULL, value REAL NOT NULL, spread REAL NOT NULL
+) STRICT;
+CREATE TABLE evidence_stores(store TEXT PRIMARY KEY, stamp TEXT NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE evidence(
+  store TEXT NOT NULL, model_hash TEXT NOT NULL, model_name TEXT NOT NULL, parameters TEXT NOT NULL, task TEXT NOT NULL,
+  metric TEXT NOT NULL, context INTEGER NOT NULL, spec TEXT NOT NULL, prompt_tokens INTEGER NOT NULL,
+  nats_n INTEGER NOT NULL, nats_mean REAL NOT NULL, nats_m2 REAL NOT NULL,
+  score_n INTEGER NOT NULL, score_mean REAL NOT NULL, score_m2 REAL NOT NULL
+) STRICT;
+CREATE INDEX evidence_by_store ON evidence(store);
+CREATE TABLE plans(
+  id INTEGER PRIMARY KEY, decided TEXT NOT NULL, model TEXT NOT NULL, kind TEXT NOT NULL, kind_source TEXT NOT NULL,
+  prompt_tokens INTEGER NOT NULL, limits TEXT NOT NULL, spec TEXT NOT NULL, reason TEXT NOT NULL, calibrated INTEGER NOT NULL,
+  loss_low REAL NOT NULL, loss_expected REAL NOT NULL, loss_high REAL NOT NULL,
+  predicted_bytes REAL NOT NULL, predicted_ttft_s REAL NOT NULL, predicted_rate REAL NOT NULL,
+  actual_bytes REAL, actual_ttft_s REAL, actual_rate REAL, actual_loss REAL
+) STRICT;
+)sql";
+
+Result<std::int64_t> integer_of(Database& database, std::string_view sql) {
+  KV_ASSIGN(Statement statement, database.prepare(sql));
+  KV_ASSIGN(const bool row, statement.step());
+  return row ? statement.integer() : 0;
+}
+
+Status make_or_check(Database& database, const std::string& path) {
+  KV_ASSIGN(Transaction transaction, Transaction::begin(database));
+  KV_ASSIGN(const std::int64_t tables, integer_of(database, "SELECT count(*) FROM sqlite_schema"));
+  if (tables == 0) {
+    KV_TRY(database.execute(kSchema));
+    KV_TRY(
+        database.execute(fmt::format("PRAGMA application_id = {}; PRAGMA user_version = {};", kApplicationId, kFormatVersion)));
+    return transaction.commit();
+  }
+  KV_ASSIGN(const std::int64_t application, integer_of(database, "PRAGMA application_id"));
+  KV_ASSIGN(const std::int64_t version, integer_of(database, "PRAGMA user_version"));
+  if (application != kApplicationId)
+    return bad_input(fmt::format(
+        "{} is a database of another program, not the planner's memory; name another folder with KVARTET_HOME", path));
+  if (version != kFormatVersion) {
+    return bad_input(
+        fmt::format("{} has format {}, this Kvartet reads format {}; remove it, or name another folder with KVARTET_HOME", path,
+                    version, kFormatVersion));
+  }
+  return {};
+}
+
+// Changes whenever a transaction was written to the results file.
+Result<std::string> stamp_of(const std::string& directory) {
+  struct stat s = {};
+  const std::string path = directory + "/" + kStoreFile;
+  if (stat(path.c_str(), &s) != 0) {
+    return bad_input(fmt::format("There are no results in {} ({} is missing); make some with 'kvartet bench ... -o {}'.",
+                                 directory, kStoreFile, directory));
+  }
+  return fmt::format("{}:{}:{}.{:09}", s.st_ino, s.st_size, s.st_mtim.tv_sec, s.st_mtim.tv_nsec);
+}
+
+}  // namespace
+
+bool same_machine(const Machine& a, const Machine& b) {
+  // Control groups and virtual machines report a few pages more or less from boot to boot.
+  const double apart = static_cast<double>(a.memory_bytes) - static_cast<double>(b.memory_bytes);
+  const bool memory = apart * apart <= 0.0025 * static_cast<double>(a.memory_bytes) * static_cast<double>(b.memory_bytes);
+  return a.cpu == b.cpu && a.cores == b.cores && a.compiler == b.compiler && memory;
+}
+
+std::string machine_text(const Machine& m) {
+  return fmt::format("{}, {} cores, {:.0f} GB, {}", m.cpu, m.cores, static_cast<double>(m.memory_bytes) * 1e-9, m.compiler);
+}
+
+Result<std::vector<EvidenceCell>> read_evidence(FileSystem& files, const std::string& directory) {
+  KV_ASSIGN(Store store, Store::open_for_reading(files, directory));
+  return store.evidence();
+}
+
+Result<PlannerStore> PlannerStore::open(FileSystem& files, const std::string& directory) {
+  KV_TRY(files.make_directories(directory));
+  const std::string path = directory + "/" + kPlannerFile;
+  KV_ASSIGN(Database database, Database::open(path, Access::kReadWrite));
+  KV_TRY(make_or_check(database, path));
+  return PlannerStore(std::move(database));
+}
+
+Status PlannerStore::save(const Calibration& c) {
+  KV_ASSIGN(Transaction transaction, Transaction::begin(database_));
+  KV_ASSIGN(Statement old,
+            database_.prepare("DELETE FROM rates WHERE calibration IN (SELECT calibration FROM calibrations WHERE cpu = ? AND "
+                              "cores = ? AND memory_bytes = ? AND compiler = ? AND threads = ?)"));
+  const Machine& m = c.machine;
+  KV_TRY(old.bind(m.cpu).bind(m.cores).bind(m.memory_bytes).bind(m.compiler).bind(c.threads).run());
+  KV_ASSIGN(Statement insert,
+            database_.prepare("INSERT OR REPLACE INTO calibrations(cpu, cores, memory_bytes, compiler, threads, version, "
+                              "measured) VALUES(?, ?, ?, ?, ?, ?, ?)"));
+  KV_TRY(insert.bind(m.cpu)
+             .bind(m.cores)
+             .bind(m.memory_bytes)
+             .bind(m.compiler)
+             .bind(c.threads)
+             .bind(c.version)
+             .bind(c.measured)
+             .run());
+  KV_ASSIGN(const std::int64_t id, integer_of(database_, "SELECT last_insert_rowid()"));
+  KV_ASSIGN(Statement rates, database_.prepare("INSERT INTO rates VALUES(?, ?, ?, ?, ?, ?, ?, ?)"));
+  for (const Rate& r : c.rates) {
+    rates.bind(id).bind(r.what).bind(r.subject).bind(r.head_dim).bind(r.group).bind(r.depth).bind(r.value).bind(r.spread);
+    KV_TRY(rates.run());
+  }
+  return transaction.commit();
+}
+
+Result<std::vector<Calibration>> PlannerStore::calibrations() {
+  std::vector<Calibration> out;
+  KV_ASSIGN(Statement row,
+            database_.prepare("SELECT calibration, cpu, cores, memory_bytes, compiler, threads, version, measured FROM "
+                              "calibrations ORDER BY measured DESC, calibration DESC"));
+  KV_ASSIGN(Statement rates,
+            database_.prepare("SELECT what, subject, head_dim, heads, depth, value, spread FROM rates WHERE calibration = ? "
+                              "ORDER BY what, subject, head_dim, heads, depth"));
+  for (;;) {
+    KV_ASSIGN(const bool more, row.step());
+    if (!more) return out;
+    Calibration c;
+    const std::int64_t id = row.integer();
+    c.machine.cpu = row.text();
+    c.machine.cores = static_cast<int>(row.integer());
+    c.machine.memory_bytes = row.integer();
+    c.machine.compiler = row.text();
+    c.threads = static_cast<int>(row.integer());
+    c.version = row.text();
+    c.measured = row.text();
+    rates.reset();
+    rates.bind(id);
+    for (;;) {
+      KV_ASSIGN(const bool another, rates.step());
+      if (!another) break;
+      Rate r;
+      r.what = rates.text();
+      r.subject = rates.text();
+      r.head_dim = static_cast<int>(rates.integer());
+      r.group = static_cast<int>(rates.integer());
+      r.depth = static_cast<int>(rates.integer());
+      r.value = rates.real();
+      r.spread = rates.real();
+      c.rates.push_back(std::move(r));
+    }
+    out.push_back(std::move(c));
+  }
+}
+
+Result<std::vector<EvidenceCell>> PlannerStore::evidence(FileSystem& files, const std::string& directory) {
+  KV_ASSIGN(const std::string stamp, stamp_of(directory));
+  KV_ASSIGN(Statement known, database_.prepare("SELECT stamp FROM evidence_stores WHERE store = ?"));
+  KV_ASSIGN(const bool there, known.bind(directory).step());
+  if (there && known.text() == stamp) return remembered(directory);
+  known.reset();
+  KV_ASSIGN(std::vector<EvidenceCell> cells, read_evidence(files, directory));
+  KV_TRY(remember(directory, stamp, cells));
+  return cells;
+}
+
+Result<std::vector<EvidenceCell>> PlannerStore::remembered(const std::string& store) {
+  KV_ASSIGN(Statement row,
+            database_.prepare("SELECT model_hash, model_name, parameters, task, metric, context, spec, prompt_tokens, nats_n, "
+                              "nats_mean, nats_m2, score_n, score_mean, score_m2 FROM evidence WHERE store = ? ORDER BY rowid"));
+  row.bind(store);
+  std::vector<EvidenceCell> cells;
+  for (;;) {
+    KV_ASSIGN(const bool more, row.step());
+    if (!more) return cells;
+    EvidenceCell c;
+    c.model_hash = row.text();
+    c.model_name = row.text();
+    c.parameters = row.text();
+    c.task = row.text();
+    c.metric = row.text();
+    c.context = static_cast<int>(row.integer());
+    c.spec = row.text();
+    c.prompt_tokens = static_cast<int>(row.integer());
+    c.nats.n = static_cast<int>(row.integer());
+    c.nats.mean = row.real();
+    c.nats.m2 = row.real();
+    c.score.n = static_cast<int>(row.integer());
+    c.score.mean = row.real();
+    c.score.m2 = row.real();
+    cells.push_back(std::move(c));
+  }
+}
+
+Status PlannerStore::remember(const std::string& store, const std::string& stamp, const std::vector<EvidenceCell>& cells) {
+  KV_ASSIGN(Transaction transaction, Transaction::begin(database_));
+  KV_ASSIGN(Statement old, database_.prepare("DELETE FROM evidence WHERE store = ?"));
+  KV_TRY(old.bind(store).run());
+  KV_ASSIGN(Statement insert, database_.prepare("INSERT INTO evidence VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"));
+  for (const EvidenceCell& c : cells) {
+    insert.bind(store)
+        .bind(c.model_hash)
+        .bind(c.model_name)
+        .bind(c.parameters)
+        .bind(c.task)
+        .bind(c.metric)
+        .bind(c.context)
+        .bind(c.spec);
+    insert.bind(c.prompt_tokens)
+        .bind(c.nats.n)
+        .bind(c.nats.mean)
+        .bind(c.nats.m2)
+        .bind(c.score.n)
+        .bind(c.score.mean)
+        .bind(c.score.m2);
+    KV_TRY(insert.run());
+  }
+  KV_ASSIGN(Statement mark, database_.prepare("INSERT OR REPLACE INTO evidence_stores VALUES(?, ?)"));
+  KV_TRY(mark.bind(store).bind(stamp).run());
+  return transaction.commit();
+}
+
+Result<std::int64_t> PlannerStore::add(const PlanRecord& p) {
+  KV_ASSIGN(Statement insert,
+            database_.prepare("INSERT INTO plans VALUES(NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL, NULL, "
+                              "NULL)"));
+  insert.bind(p.decided)
+      .bind(p.model)
+      .bind(p.kind)
+      .bind(p.kind_source)
+      .bind(p.prompt_tokens)
+      .bind(p.limits)
+      .bind(p.spec)
+      .bind(p.reason);
+  insert.flag(p.calibrated).bind(p.loss_low).bind(p.loss_expected).bind(p.loss_high);
+  insert.bind(p.predicted_bytes).bind(p.predicted_ttft_s).bind(p.predicted_decode_tokens_per_s);
+  KV_TRY(insert.run());
+  return integer_of(database_, "SELECT last_insert_rowid()");
+}
+
+Status PlannerStore::finish(std::int64_t id, const PlanRecord& p) {
+  KV_ASSIGN(Statement update,
+            database_.prepare("UPDATE plans SET actual_bytes = ?, actual_ttft_s = ?, actual_rate = ?, actual_loss = ? "
+                              "WHERE id = ?"));
+  update.bind(p.actual_bytes).bind(p.actual_ttft_s).bind(p.actual_decode_tokens_per_s).bind(p.actual_loss).bind(id);
+  return update.run();
+}
+
+Result<std::vector<PlanRecord>> PlannerStore::plans() {
+  KV_ASSIGN(Statement row,
+            database_.prepare("SELECT id, decided, model, kind, kind_source, prompt_tokens, limits, spec, reason, calibrated, "
+                              "loss_low, loss_expected, loss_high, predicted_bytes, predicted_ttft_s, predicted_rate, "
+                              "actual_bytes, actual_ttft_s, actual_rate, actual_loss FROM plans ORDER BY id"));
+  std::vector<PlanRecord> out;
+  for (;;) {
+    KV_ASSIGN(const bool more, row.step());
+    if (!more) return out;
+    PlanRecord p;
+    p.id = row.integer();
+    p.decided = row.text();
+    p.model = row.text();
+    p.kind = row.text();
+    p.kind_source = row.text();
+    p.prompt_tokens = static_cast<int>(row.integer());
+    p.limits = row.text();
+    p.spec = row.text();
+    p.reason = row.text();
+    p.calibrated = row.integer() != 0;
+    p.loss_low = row.real();
+    p.loss_expected = row.real();
+    p.loss_high = row.real();
+    p.predicted_bytes = row.real();
+    p.predicted_ttft_s = row.real();
+    p.predicted_decode_tokens_per_s = row.real();
+    p.actual_bytes = row.optional_real();
+    p.actual_ttft_s = row.optional_real();
+    p.actual_decode_tokens_per_s = row.optional_real();
+    p.actual_loss = row.optional_real();
+    out.push_back(std::move(p));
+  }
+}
+
+}  // namespace kvartet

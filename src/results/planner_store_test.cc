@@ -1,0 +1,219 @@
+#include "results/planner_store.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include "results/paired.h"
+#include "results/store.h"
+
+namespace kvartet {
+namespace {
+
+class PlannerStoreTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (std::filesystem::temp_directory_path() / "kvartet_planner_XXXXXX").string();
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    root_ = pattern;
+  }
+  void TearDown() override { std::filesystem::remove_all(root_); }
+
+  Result<PlannerStore> open() { return PlannerStore::open(FileSystem::real(), root_ + "/home"); }
+  std::string results() const { return root_ + "/results"; }
+
+  static RunRecord run() {
+    RunRecord r;
+    r.identity = {.model_hash = "00ff",
+                  .model_name = "tiny",
+                  .model_shape = "2 layers",
+                  .seed = 1,
+                  .parameters = "question=seen",
+                  .version = "0.1.0"};
+    r.machine = {.cpu = "cpu", .cores = 2, .memory_bytes = 1, .compiler = "g++"};
+    r.started = "2025-01-01T00:00:00Z";
+    return r;
+  }
+
+  // Sample i: full has likelihood -0.1 and score 1, kivi -0.1 - 0.01 * i and score 1 - i % 2.
+  static Status add_samples(Store& store, int begin, int end) {
+    KV_TRY(store.add_task("needle", "contains"));
+    for (int i = begin; i < end; ++i) {
+      SampleRecord s;
+      s.key = {"needle", 2048, "n" + std::to_string(i)};
+      s.ordinal = i;
+      s.prompt_hash = "aa";
+      s.prompt_tokens = 2000 + i;
+      s.answers_json = "[]";
+      s.classes_json = "null";
+      Outcome full;
+      full.key = s.key;
+      full.spec = "full";
+      full.score = 1;
+      full.gold_log_likelihood = -0.1;
+      Outcome kivi = full;
+      kivi.spec = "kivi:bits=4";
+      kivi.score = 1 - i % 2;
+      kivi.gold_log_likelihood = -0.1 - 0.01 * i;
+      Outcome failed = full;
+      failed.spec = "q8_0";
+      failed.error = "out of memory";
+      const std::vector<Outcome> outcomes = {kivi, full, failed};
+      KV_TRY(store.finish_sample(s, outcomes));
+    }
+    return {};
+  }
+
+  std::string root_;
+};
+
+TEST(Moments, AgreeWithTheObviousFormulas) {
+  const double x[] = {0.5, -1, 3, 2.25, 0, 0.125};
+  Moments all, left, right;
+  double mean = 0;
+  for (const double v : x) mean += v / 6;
+  double m2 = 0;
+  for (const double v : x) m2 += (v - mean) * (v - mean);
+  for (int i = 0; i < 6; ++i) {
+    all.add(x[i]);
+    (i < 2 ? left : right).add(x[i]);
+  }
+  left.merge(right);
+  for (const Moments& m : {all, left}) {
+    EXPECT_EQ(m.n, 6);
+    EXPECT_NEAR(m.mean, mean, 1e-12);
+    EXPECT_NEAR(m.m2, m2, 1e-12);
+  }
+  EXPECT_NEAR(all.standard_error(), student_t_975(5) / 1.959964 * std::sqrt(m2 / 5 / 6), 1e-12);
+  EXPECT_EQ(Moments{}.standard_error(), 0);
+}
+
+TEST_F(PlannerStoreTest, EvidenceIsThePairedDifferenceToFull) {
+  {
+    Store store = Store::open(FileSystem::real(), results(), run()).value();
+    ASSERT_TRUE(add_samples(store, 0, 10).ok());
+  }
+  const std::vector<EvidenceCell> cells = read_evidence(FileSystem::real(), results()).value();
+  ASSERT_EQ(cells.size(), 1U);  // the reference and failures are no cells
+  EXPECT_EQ(cells[0].spec, "kivi:bits=4");
+  EXPECT_EQ(cells[0].task, "needle");
+  EXPECT_EQ(cells[0].metric, "contains");
+  EXPECT_EQ(cells[0].context, 2048);
+  EXPECT_EQ(cells[0].model_hash, "00ff");
+  EXPECT_EQ(cells[0].parameters, "question=seen");
+  EXPECT_NEAR(cells[0].prompt_tokens, 2004.5, 0.6);
+  EXPECT_EQ(cells[0].nats.n, 10);
+  EXPECT_NEAR(cells[0].nats.mean, 0.045, 1e-12);
+  EXPECT_NEAR(cells[0].score.mean, 0.5, 1e-12);
+}
+
+TEST_F(PlannerStoreTest, StatisticsAreRememberedUntilTheResultsChange) {
+  {
+    Store store = Store::open(FileSystem::real(), results(), run()).value();
+    ASSERT_TRUE(add_samples(store, 0, 4).ok());
+  }
+  PlannerStore planner = open().value();
+  const std::vector<EvidenceCell> first = planner.evidence(FileSystem::real(), results()).value();
+  EXPECT_EQ(planner.evidence(FileSystem::real(), results()).value(), first);
+  EXPECT_EQ(first, read_evidence(FileSystem::real(), results()).value());
+  {
+    Store store = Store::open(FileSystem::real(), results(), run()).value();
+    ASSERT_TRUE(add_samples(store, 4, 40).ok());
+  }
+  EXPECT_EQ(planner.evidence(FileSystem::real(), results()).value()[0].nats.n, 40);
+}
+
+TEST_F(PlannerStoreTest, MissingEmptyForeignAndDamagedResultsAreBadInputOrEmpty) {
+  PlannerStore planner = open().value();
+  EXPECT_EQ(planner.evidence(FileSystem::real(), results()).status().code(), Code::kBadInput);
+  { ASSERT_TRUE(Store::open(FileSystem::real(), results(), run()).ok()); }
+  EXPECT_TRUE(planner.evidence(FileSystem::real(), results()).value().empty());
+  // The planner's own file under the name of results: another program's database, as far as results go.
+  std::filesystem::copy_file(root_ + "/home/" + kPlannerFile, results() + "/" + kStoreFile,
+                             std::filesystem::copy_options::overwrite_existing);
+  EXPECT_EQ(planner.evidence(FileSystem::real(), results()).status().code(), Code::kBadInput);
+  std::ofstream(results() + "/" + kStoreFile, std::ios::trunc) << std::string(5000, 'x');
+  EXPECT_EQ(planner.evidence(FileSystem::real(), results()).status().code(), Code::kBadInput);
+}
+
+TEST_F(PlannerStoreTest, ACalibrationIsKeptPerMachineAndThreads) {
+  PlannerStore planner = open().value();
+  Calibration c;
+  c.machine = {.cpu = "cpu", .cores = 2, .memory_bytes = 1'000'000, .compiler = "g++"};
+  c.threads = 2;
+  c.version = "0.1.0";
+  c.measured = "2025-01-01T00:00:00Z";
+  c.rates = {{.what = "read", .subject = "", .value = 3e10, .spread = 0.1},
+             {.what = "attend", .subject = "f16/f16", .head_dim = 64, .group = 3, .depth = 512, .value = 1e-5}};
+  ASSERT_TRUE(planner.save(c).ok());
+  c.threads = 1;
+  c.measured = "2025-01-02T00:00:00Z";
+  ASSERT_TRUE(planner.save(c).ok());
+  c.rates.pop_back();
+  ASSERT_TRUE(planner.save(c).ok());  // replaces the second
+  const std::vector<Calibration> all = planner.calibrations().value();
+  ASSERT_EQ(all.size(), 2U);
+  EXPECT_EQ(all[0].threads, 1);
+  EXPECT_EQ(all[0].rates.size(), 1U);
+  EXPECT_EQ(all[1].rates.size(), 2U);
+  EXPECT_EQ(std::count(all[0].rates.begin(), all[0].rates.end(), c.rates[0]), 1);
+  EXPECT_TRUE(same_machine(all[0].machine, c.machine));
+  Machine other = c.machine;
+  other.cpu = "another";
+  EXPECT_FALSE(same_machine(other, c.machine));
+  other = c.machine;
+  other.memory_bytes = 1'001'000;  // a few pages
+  EXPECT_TRUE(same_machine(other, c.machine));
+  other.memory_bytes = 2'000'000;
+  EXPECT_FALSE(same_machine(other, c.machine));
+}
+
+TEST_F(PlannerStoreTest, ADecisionIsKeptWithWhatHappened) {
+  std::int64_t id = 0;
+  PlanRecord p;
+  p.decided = "2025-01-01T00:00:00Z";
+  p.model = "tiny";
+  p.kind = "summary";
+  p.kind_source = "given";
+  p.prompt_tokens = 100;
+  p.limits = "memory=1M";
+  p.spec = "kivi:bits=4";
+  p.reason = "because";
+  p.calibrated = true;
+  p.loss_high = 2.5;
+  p.predicted_bytes = 1000;
+  {
+    PlannerStore planner = open().value();
+    id = planner.add(p).value();
+    PlanRecord actual;
+    actual.actual_bytes = 1001;
+    actual.actual_ttft_s = 0.5;
+    ASSERT_TRUE(planner.finish(id, actual).ok());
+  }
+  const std::vector<PlanRecord> all = open().value().plans().value();
+  ASSERT_EQ(all.size(), 1U);
+  EXPECT_EQ(all[0].id, id);
+  EXPECT_EQ(all[0].kind, "summary");
+  EXPECT_EQ(all[0].loss_high, 2.5);
+  EXPECT_TRUE(all[0].calibrated);
+  EXPECT_EQ(all[0].actual_bytes, 1001);
+  EXPECT_EQ(all[0].actual_ttft_s, 0.5);
+  EXPECT_FALSE(all[0].actual_decode_tokens_per_s.has_value());
+}
+
+TEST_F(PlannerStoreTest, OtherFilesUnderItsNameAreBadInput) {
+  std::filesystem::create_directories(root_ + "/home");
+  std::ofstream(root_ + "/home/" + kPlannerFile) << std::string(5000, 'x');
+  EXPECT_EQ(open().status().code(), Code::kBadInput);
+  std::filesystem::remove(root_ + "/home/" + kPlannerFile);
+  { ASSERT_TRUE(Store::open(FileSystem::real(), results(), run()).ok()); }
+  std::filesystem::copy_file(results() + "/" + kStoreFile, root_ + "/home/" + kPlannerFile);
+  EXPECT_EQ(open().status().code(), Code::kBadInput);
+}
+
+}  // namespace
+}  // namespace kvartet
