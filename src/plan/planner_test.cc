@@ -41,7 +41,7 @@ TEST(Planner, WithoutLimitsQualityTakesTheReference) {
 TEST(Planner, TheSameMemoryIsSpentByWhatWasMeasuredForTheKind) {
   const std::vector<EvidenceCell> cells = test::some_evidence();
   PlanRequest summary = request_of(TaskKind::kSummary, 4000);
-  summary.memory = 25'000'000;
+  summary.memory = 33'000'000;
   const Plan for_summary = plan_of(inputs_of(cells), summary);
   ASSERT_TRUE(for_summary.feasible);
   EXPECT_FALSE(for_summary.first().facts.evicts()) << for_summary.first().spec;

@@ -146,6 +146,7 @@ QualityModel::QualityModel(std::span<const EvidenceCell> cells, const std::strin
     Workload asked;
     asked.prompt_tokens = from.prompt_tokens;
     cell.part = part_of(facts, asked);
+    if (cell.part.evict && cell.part.share >= 0.999) continue;  // it kept every row of so short a prompt: no eviction was seen
     cell.part.kind = kind_of_task(from.task);
     cell.part.question_seen = from.parameters.find("question=unseen") == std::string::npos;
     cell.same_model = from.model_hash == model_hash;

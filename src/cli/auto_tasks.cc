@@ -1,4 +1,4 @@
-#include "cli/auto_bench.h"
+#include "cli/auto_tasks.h"
 
 #include <fmt/format.h>
 

@@ -1,0 +1,132 @@
+// kvartet plan and --kv auto: what is chosen is said, kept and true; whatever is wrong is one sentence with its exit code.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "bench_fixture.h"
+
+namespace kvartet::e2e {
+namespace {
+
+class PlanProgram : public BenchFixture {
+ protected:
+  void SetUp() override {
+    setenv("KVARTET_HOME", folder_.path("home").c_str(), 1);
+    unsetenv("KVARTET_RESULTS");
+  }
+  void TearDown() override { unsetenv("KVARTET_HOME"); }
+
+  Finished plan(const Arguments& more) const {
+    return run(
+        Arguments{"plan", "-m", model_, "--for", "summary", "--prompt-tokens", "600", "--output-tokens", "20", "--threads", "1"} +
+        more);
+  }
+};
+
+TEST_F(PlanProgram, IsOneDocumentWithTheFieldsOthersRelyOn) {
+  const Finished f = plan({"--json"});
+  ASSERT_TRUE(is_ok(f));
+  const Json j = f.json();
+  EXPECT_EQ(j["chosen"]["spec"], "full");
+  for (const char* key : {"bytes", "ttft_s", "decode_tokens_per_s", "reason"}) EXPECT_TRUE(j["chosen"].contains(key)) << key;
+  for (const char* key : {"low", "expected", "high"}) EXPECT_TRUE(j["chosen"]["loss"].contains(key)) << key;
+  ASSERT_FALSE(j["alternatives"].empty());
+  for (const Json& a : j["alternatives"]) {
+    EXPECT_TRUE(a.contains("rejected"));
+    EXPECT_FALSE(a["reason"].get<std::string>().empty());
+  }
+  EXPECT_EQ(plan({"--json"}).out, f.out);  // the same inputs, the same plan
+}
+
+TEST_F(PlanProgram, ExplainHasTheTermsOfTheChosenPlan) {
+  const Finished f = plan({});
+  ASSERT_TRUE(is_ok(f));
+  for (const char* word : {"chosen: full", "because", "weights", "attention", "prior", "not calibrated", "peak memory"}) {
+    EXPECT_NE(f.out.find(word), std::string::npos) << word;
+  }
+}
+
+// Predicted bytes are the bytes that `explain` counts, which are the bytes that a run allocates.
+TEST_F(PlanProgram, BytesAreThoseOfExplain) {
+  const Json chosen = plan({"--json", "--prefer", "memory", "--max-loss", "1000"}).json()["chosen"];
+  const Finished f = run({"explain", "-m", model_, "--kv", chosen["spec"], "--prompt-tokens", "600", "--json"});
+  EXPECT_EQ(f.json()["bytes_total"], chosen["bytes_after_prompt"]);
+}
+
+TEST_F(PlanProgram, NothingFeasibleIsExitCode4WithWhatWouldFixIt) {
+  const Finished f = plan({"--memory", "20K", "--max-loss", "0"});
+  EXPECT_EQ(f.code, 4) << f.err;
+  EXPECT_NE(f.err.find("would allow"), std::string::npos) << f.err;
+}
+
+TEST_F(PlanProgram, SenselessRequestsAreUsage) {
+  EXPECT_TRUE(is_refused(plan({"--memory", "10"}), 2, "row"));
+  EXPECT_TRUE(is_refused(plan({"--memory", "1M", "--fast-memory", "2M"}), 2, "--fast-memory"));
+  EXPECT_TRUE(is_refused(plan({"--max-loss", "-2"}), 2, "--max-loss"));
+  EXPECT_TRUE(is_refused(plan({"--prefer", "sped"}), 2, "speed"));
+  EXPECT_TRUE(is_refused(run({"plan", "-m", model_, "--for", "sumary", "--prompt-tokens", "10"}), 2, "summary"));
+  EXPECT_TRUE(is_refused(run({"plan", "-m", model_, "--for", "summary"}), 2, "--prompt-tokens"));
+  EXPECT_TRUE(
+      is_refused(run({"plan", "-m", folder_.path("none.gguf"), "--for", "chat", "--prompt-tokens", "10"}), 3, "none.gguf"));
+  EXPECT_TRUE(is_refused(run({"plan", "-m", model_, "--for", "chat", "--prompt-tokens", "1000000"}), 4, "context"));
+  EXPECT_TRUE(is_refused(run({"plan", "--audit"}), 3, "no decisions"));
+}
+
+TEST_F(PlanProgram, ResultsThatAreNoneAreBadInput) {
+  EXPECT_TRUE(is_refused(plan({"--results", out("nowhere")}), 3, "nowhere"));
+  std::filesystem::create_directory(out("damaged"));
+  folder_.file("damaged/results.sqlite", std::string(4000, 'x'));
+  EXPECT_TRUE(is_refused(plan({"--results", out("damaged")}), 3, "damaged"));
+  ASSERT_TRUE(is_ok(run(bench_arguments("alone", {"--samples", "2"}, {"--kv", "full"}))));
+  EXPECT_TRUE(is_refused(plan({"--results", out("alone")}), 3, "alone"));
+}
+
+TEST_F(PlanProgram, MeasuredResultsAreNamedAsTheSource) {
+  ASSERT_TRUE(is_ok(bench("measured", {"--samples", "6"})));
+  const Finished f = run({"plan", "-m", model_, "--for", "single-fact", "--prompt-tokens", "800", "--threads", "1", "--results",
+                          out("measured"), "--json"});
+  ASSERT_TRUE(is_ok(f));
+  bool measured = false;
+  for (const Json& a : f.json()["alternatives"])
+    measured = measured || (a.contains("loss") && a["loss"]["samples"].get<int>() == 6);
+  EXPECT_TRUE(measured);
+}
+
+TEST_F(PlanProgram, AutoSaysWhatItChoseAndKeepsWhatHappened) {
+  const std::string file = folder_.file("text.txt", haystack_text());
+  const Finished f = run({"run", "-m", model_, "--threads", "1", "--kv", "auto:memory=200K,max-loss=1000", "-f", file,
+                          "--question", "Summarize the text.", "-n", "4", "--json"});
+  ASSERT_EQ(f.code, 0) << f.err;
+  EXPECT_NE(f.err.find("summary"), std::string::npos) << f.err;
+  EXPECT_NE(f.err.find("guessed"), std::string::npos) << f.err;
+  const Json kv = f.json()["kv"];
+  EXPECT_LE(kv["allocated_bytes"].get<double>(), 200 * 1024);
+  const Json rows = run({"plan", "--audit", "--json"}).json()["rows"];
+  ASSERT_EQ(rows.size(), 1U);
+  EXPECT_EQ(rows[0]["spec"], kv["spec"]);
+  EXPECT_EQ(rows[0]["predicted"]["bytes"], rows[0]["actual"]["bytes"]);  // exactly
+  EXPECT_EQ(rows[0]["actual"]["bytes"], kv["allocated_bytes"]);
+}
+
+TEST_F(PlanProgram, AutoInTheBenchmarkChoosesPerTask) {
+  ASSERT_TRUE(is_ok(
+      run(bench_arguments("auto", {"--samples", "2", "--json"}, {"--kv", "full", "--kv", "auto:memory=300K,max-loss=1000"}))));
+  const Json rows = run({"plan", "--audit", "--json"}).json()["rows"];
+  ASSERT_EQ(rows.size(), 2U);  // two tasks
+  EXPECT_EQ(rows[0]["kind"], "single-fact");
+  EXPECT_EQ(rows[1]["kind"], "extraction");
+  for (const Json& row : rows) EXPECT_EQ(row["predicted"]["bytes"], row["actual"]["bytes"]);
+}
+
+TEST_F(PlanProgram, WrongAutoSpecsAreUsage) {
+  const auto ask = [&](const std::string& kv) { return run({"run", "-m", folder_.path("none.gguf"), "--kv", kv, "-p", "text"}); };
+  EXPECT_TRUE(is_refused(ask("auto:memry=1M"), 2, "memory"));
+  EXPECT_TRUE(is_refused(ask("auto:memory=lots"), 2, "lots"));
+  EXPECT_TRUE(is_refused(ask("auto:for=poems"), 2, "poems"));
+  EXPECT_TRUE(is_refused(ask("auto:max-loss=nan"), 2, "max-loss"));
+  EXPECT_TRUE(is_refused(ask("auto:"), 2, "auto"));
+  EXPECT_TRUE(is_refused(ask("auto:memory=1M,"), 2, "comma"));
+}
+
+}  // namespace
+}  // namespace kvartet::e2e
