@@ -72,9 +72,10 @@ const char* source_name(LossSource source) {
   return "";
 }
 
-Belief prior_of_format(double bits, TaskKind kind) {
+Belief prior_of_format(double key_bits, double value_bits, TaskKind kind) {
   const double demand = kind == TaskKind::kExtraction || kind == TaskKind::kReasoning ? 1.5 : 1;
-  const double mean = demand * format_points(bits);
+  // Each side adds its own error: fine keys do not make up for coarse values. Errors in keys pass the softmax and weigh more.
+  const double mean = demand * (0.6 * format_points(key_bits) + 0.4 * format_points(value_bits));
   return {mean, 2 * mean + 0.3};
 }
 
@@ -96,7 +97,8 @@ struct QualityModel::Part {
   std::string evict_stage;
   std::string formats;
   double share = 1;
-  double bits = 16;
+  double key_bits = 16;
+  double value_bits = 16;
   std::optional<TaskKind> kind;
   int tokens = 0;
   bool question_seen = true;
@@ -168,7 +170,8 @@ QualityModel::Part QualityModel::part_of(const SpecFacts& facts, const Workload&
   part.evict_stage = facts.evict_stage;
   part.formats = facts.formats();
   part.share = kept_share(facts, w.prompt_tokens);
-  part.bits = facts.bits();
+  part.key_bits = facts.key_bits;
+  part.value_bits = facts.value_bits;
   part.kind = w.kind;
   part.tokens = w.prompt_tokens;
   part.question_seen = w.question_is_seen();
@@ -185,7 +188,7 @@ Belief QualityModel::stage_prior(const Part& part) {
     variance += b.sd * b.sd;
   };
   if (part.evict) add(prior_of_eviction(part.evict_method, part.share, kind, part.question_seen));
-  if (part.format) add(prior_of_format(part.bits, kind));
+  if (part.format) add(prior_of_format(part.key_bits, part.value_bits, kind));
   sum.sd = std::sqrt(variance);
   return sum;
 }
@@ -212,7 +215,8 @@ std::optional<QualityModel::Observation> QualityModel::carry_over(const Cell& ce
     }
   }
   if (asked.format && seen.formats != asked.formats) {
-    differ(kOtherFormat + kPerBit * std::abs(seen.bits - asked.bits));
+    differ(kOtherFormat +
+           kPerBit * std::max(std::abs(seen.key_bits - asked.key_bits), std::abs(seen.value_bits - asked.value_bits)));
     same_spec = false;
   }
   Observation o;
@@ -316,7 +320,7 @@ LossPrediction QualityModel::predict(const SpecFacts& facts, const Workload& wor
   }
   Part evict = both;
   evict.format = false;
-  evict.bits = 16;
+  evict.key_bits = evict.value_bits = 16;
   evict.formats = "f16/f16";
   Part format = both;
   format.evict = false;

@@ -45,7 +45,7 @@ struct LossPrediction {
 };
 
 // The papers' findings as a number (compression.md 10, 15; offloading.md 9): a prior, never evidence.
-Belief prior_of_format(double bits, TaskKind kind);
+Belief prior_of_format(double key_bits, double value_bits, TaskKind kind);
 Belief prior_of_eviction(const std::string& method, double share, TaskKind kind, bool question_seen);
 
 class QualityModel {

@@ -45,8 +45,11 @@ TEST(QualityModel, WithoutResultsThereIsAPriorThatSaysSo) {
 
 // The papers' order, as prior alone: eviction hurts extraction and summaries, position-only eviction hurts needles.
 TEST(QualityModel, ThePriorFollowsThePapers) {
-  EXPECT_LT(prior_of_format(8.5, TaskKind::kChat).mean, prior_of_format(5, TaskKind::kChat).mean);
-  EXPECT_LT(prior_of_format(5, TaskKind::kChat).mean, prior_of_format(3, TaskKind::kChat).mean);
+  EXPECT_LT(prior_of_format(8.5, 8.5, TaskKind::kChat).mean, prior_of_format(5, 5, TaskKind::kChat).mean);
+  EXPECT_LT(prior_of_format(5, 5, TaskKind::kChat).mean, prior_of_format(3, 3, TaskKind::kChat).mean);
+  // Fine keys do not make up for coarse values.
+  EXPECT_GT(prior_of_format(16, 3, TaskKind::kChat).mean, prior_of_format(5, 5, TaskKind::kChat).mean);
+  EXPECT_LT(prior_of_format(5, 3, TaskKind::kChat).mean, prior_of_format(3, 5, TaskKind::kChat).mean);
   EXPECT_LT(prior_of_eviction("snapkv", 0.25, TaskKind::kSingleFact, true).mean,
             prior_of_eviction("snapkv", 0.25, TaskKind::kExtraction, true).mean);
   EXPECT_LT(prior_of_eviction("snapkv", 0.25, TaskKind::kSingleFact, true).mean,

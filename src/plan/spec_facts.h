@@ -24,8 +24,6 @@ struct SpecFacts {
   bool evicts() const { return !evict_stage.empty(); }
   bool quantizes() const { return key_format != "f16" || value_format != "f16"; }
   std::string formats() const { return key_format + "/" + value_format; }
-  // Keys weigh more: errors in them are amplified by the softmax (compression.md 2, 15).
-  double bits() const { return 0.6 * key_bits + 0.4 * value_bits; }
 };
 
 // kUsage: the text is no spec, or does not fit the first layer of `shape`.
