@@ -24,6 +24,7 @@ constexpr double kOtherMethod = 0.8;
 constexpr double kPerShareOctave = 0.3;
 constexpr double kOtherFormat = 0.4;
 constexpr double kPerBit = 0.25;
+constexpr double kPerScaling = 0.5;  // of the natural logarithm of the priors' ratio: what is carried far is carried badly
 
 constexpr double kMostScaling = 20;  // prior shapes are not trusted to carry a figure further than this
 
@@ -221,33 +222,71 @@ std::optional<QualityModel::Observation> QualityModel::carry_over(const Cell& ce
   }
   Observation o;
   o.cell = &cell;
-  o.apart = std::sqrt(apart2);
   o.exact = same_spec && cell.same_model && seen.kind == asked.kind && context <= kBucketOctaves &&
             (!asked.evict || seen.question_seen == asked.question_seen);
   const double expected_here = stage_prior(asked).mean;
   const double expected_there = stage_prior(seen).mean;
   double scale = 1;
   if (!o.exact && expected_there > 0) scale = std::clamp(expected_here / expected_there, 1 / kMostScaling, kMostScaling);
+  differ(kPerScaling * std::abs(std::log(scale)));
+  o.apart = std::sqrt(apart2);
   o.mean = scale * kPointsPerNat * cell.nats.mean;
   o.sampling = scale * kPointsPerNat * cell.nats.standard_error();
-  o.mislead = o.exact ? kFloor : o.apart * std::max(std::abs(o.mean), expected_here) + kFloor;
+  o.mislead = kFloor;
   return o;
+}
+
+// The heaviest in words, the rest as one line: a large store has hundreds of cells, and nobody reads them.
+void QualityModel::describe(std::vector<Weighed>& weighed, std::vector<EvidenceLine>* lines) {
+  constexpr std::size_t kLines = 12;
+  std::stable_sort(weighed.begin(), weighed.end(), [](const Weighed& a, const Weighed& b) { return a.first > b.first; });
+  double rest = 0;
+  for (std::size_t i = 0; i < weighed.size(); ++i) {
+    if (i >= kLines) {
+      rest += weighed[i].first;
+      continue;
+    }
+    const Observation& o = *weighed[i].second;
+    const Cell& c = *o.cell;
+    std::string text = fmt::format("{} at {}{}, {} samples: {:.2f} points lost", c.task, c.context,
+                                   c.same_model ? "" : fmt::format(" on {}", c.model), c.nats.n, kPointsPerNat * c.nats.mean);
+    if (c.score.n >= 2) text += fmt::format(" (score {:+.1f} of 100)", -100 * c.score.mean);
+    if (!o.exact) {
+      text += fmt::format(", with {}{}{}", c.part.evict_stage, c.part.evict && c.part.format ? "+" : "",
+                          c.part.format ? c.part.formats : "");
+    }
+    lines->push_back({weighed[i].first, std::move(text)});
+  }
+  if (weighed.size() > kLines) lines->push_back({rest, fmt::format("{} more observations", weighed.size() - kLines)});
 }
 
 LossPrediction QualityModel::posterior(const Part& asked, const Belief& prior) const {
   // Observations that are equally far share their way to mislead: each distance counts once, not once per cell.
-  std::map<int, std::vector<Observation>> buckets;
-  constexpr double kStep = 0.2;
+  std::vector<Observation> all;
+  const Observation* nearest = nullptr;
   for (const Cell& cell : cells_) {
     std::optional<Observation> o = carry_over(cell, asked);
-    if (o) buckets[o->exact ? -1 : static_cast<int>(o->apart / kStep)].push_back(*o);
+    if (o) all.push_back(*o);
+  }
+  for (const Observation& o : all) {
+    if (nearest == nullptr || o.apart < nearest->apart) nearest = &o;
+  }
+  // Where the nearest observation is a large loss, small losses of far cells, and of the papers, are no firm evidence.
+  const double magnitude = std::max(prior.mean, nearest != nullptr ? std::abs(nearest->mean) : 0);
+  std::map<int, std::vector<Observation>> buckets;
+  constexpr double kStep = 0.2;
+  for (Observation& o : all) {
+    if (!o.exact) o.mislead = o.apart * std::max(std::abs(o.mean), magnitude) + kFloor;
+    buckets[o.exact ? -1 : static_cast<int>(o.apart / kStep)].push_back(o);
   }
 
   LossPrediction out;
-  double precision = 1 / (prior.sd * prior.sd);
+  const double prior_sd = std::max(prior.sd, magnitude);
+  double precision = 1 / (prior_sd * prior_sd);
   double weighted = prior.mean * precision;
-  out.evidence.push_back({precision, fmt::format("prior: {:.2f} points ±{:.2f}", prior.mean, 1.96 * prior.sd)});
+  out.evidence.push_back({precision, fmt::format("prior: {:.2f} points ±{:.2f}", prior.mean, 1.96 * prior_sd)});
   double exact_precision = 0;
+  std::vector<Weighed> weighed;
   for (const auto& [distance, observations] : buckets) {
     double p = 0;
     double mean = 0;
@@ -274,17 +313,11 @@ LossPrediction QualityModel::posterior(const Part& asked, const Belief& prior) c
     if (distance < 0) exact_precision = 1 / variance;
     for (const Observation& o : observations) {
       const double share = 1 / (o.sampling * o.sampling + o.mislead * o.mislead) / p;
-      const Cell& c = *o.cell;
-      if (o.exact) out.measured_samples += c.nats.n;
-      std::string text = fmt::format("{} at {}{}, {} samples: {:.2f} points lost", c.task, c.context,
-                                     c.same_model ? "" : fmt::format(" on {}", c.model), c.nats.n, kPointsPerNat * c.nats.mean);
-      if (c.score.n >= 2) text += fmt::format(" (score {:+.1f} of 100)", -100 * c.score.mean);
-      if (!o.exact)
-        text += fmt::format(", with {}{}{}", c.part.evict_stage, c.part.evict && c.part.format ? "+" : "",
-                            c.part.format ? c.part.formats : "");
-      out.evidence.push_back({share / variance, std::move(text)});
+      if (o.exact) out.measured_samples += o.cell->nats.n;
+      weighed.emplace_back(share / variance, &o);
     }
   }
+  describe(weighed, &out.evidence);
   const double mean = weighted / precision;
   const double sd = std::sqrt(1 / precision);
   for (EvidenceLine& line : out.evidence) line.weight /= precision;

@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/model_shape.h"
@@ -64,11 +65,13 @@ class QualityModel {
   struct Cell;
   struct Part;         // what is asked about: one stage alone, or both together
   struct Observation;  // one cell carried over to what is asked
+  using Weighed = std::pair<double, const Observation*>;
 
   static Part part_of(const SpecFacts& facts, const Workload& workload);
   static Part part_of(const Cell& cell);
   static Belief stage_prior(const Part& part);
   std::optional<Observation> carry_over(const Cell& cell, const Part& part) const;
+  static void describe(std::vector<Weighed>& weighed, std::vector<EvidenceLine>* lines);
   LossPrediction posterior(const Part& part, const Belief& prior) const;
   LossPrediction predict_stage(const Part& part);
 

@@ -110,6 +110,13 @@ TEST(QualityModel, ANeighbourPullsTheEstimateFromThePriorTowardsItself) {
   EXPECT_GT(predict(bad, "snapkv:budget=0.25", TaskKind::kSummary, 4096).expected, prior);
 }
 
+// A large loss measured for this kind is not talked down by small losses of other kinds, however well measured.
+TEST(QualityModel, OtherKindsDoNotOutvoteALargeLossOfThisKind) {
+  const LossPrediction l = predict(test::some_evidence(), "snapkv:budget=0.5", TaskKind::kSummary, 4096);
+  EXPECT_GT(l.expected, 10);
+  EXPECT_GT(l.high, 20);
+}
+
 TEST(QualityModel, ACombinationIsTheSumOfItsPartsUntilItIsMeasured) {
   std::vector<EvidenceCell> cells = test::some_evidence();
   const double a = predict(cells, "snapkv:budget=0.25", TaskKind::kSingleFact, 2048).expected;
