@@ -60,7 +60,7 @@ double sum(const std::vector<CostTerm>& terms) {
 
 std::size_t CostPrediction::fast_bytes() const {
   std::size_t bytes = 0;
-  for (const TierBytes& t : tiers)
+  for (const BytesInTier& t : tiers)
     if (t.tier == Tier::kRam) bytes += t.bytes;
   return bytes;
 }

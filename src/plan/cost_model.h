@@ -34,7 +34,7 @@ struct CostTerm {
   std::string detail;  // how it came about: "92 MB at 8.6 GB/s (calibrated)"
 };
 
-struct TierBytes {
+struct BytesInTier {
   Tier tier = Tier::kRam;
   std::size_t bytes = 0;
 };
@@ -42,7 +42,7 @@ struct TierBytes {
 struct CostPrediction {
   ByteAccount after_prompt;
   ByteAccount at_end;            // after the answer
-  std::vector<TierBytes> tiers;  // allocated, the larger of the two moments
+  std::vector<BytesInTier> tiers;  // allocated, the larger of the two moments
   std::vector<CostTerm> ttft;    // seconds
   std::vector<CostTerm> step;    // seconds of one decode step in the middle of the answer
   std::vector<CostTerm> peak;    // bytes at the end of prefill
