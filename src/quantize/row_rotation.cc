@@ -2,6 +2,9 @@
 
 #include <cmath>
 #include <cstring>
+#include <map>
+#include <mutex>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -68,6 +71,19 @@ void fill_dense(std::size_t dim, Rng rng, float* table) {
   for (std::size_t i = 0; i < rows.size(); ++i) table[i] = static_cast<float>(rows[i]);
 }
 
+// Byte predictions ask for the same matrix thousands of times, and making one takes a millisecond: each is made once.
+const std::vector<float>& dense_matrix(std::size_t dim, std::uint64_t seed, std::uint64_t stream) {
+  static std::mutex mutex;
+  static std::map<std::tuple<std::size_t, std::uint64_t, std::uint64_t>, std::vector<float>> made;  // nodes never move
+  const std::lock_guard lock(mutex);
+  std::vector<float>& matrix = made[{dim, seed, stream}];
+  if (matrix.empty()) {
+    matrix.resize(dim * dim);
+    fill_dense(dim, Rng(seed, stream), matrix.data());
+  }
+  return matrix;
+}
+
 }  // namespace
 
 std::size_t rotation_floats(Rotation rotation, int dim) {
@@ -77,7 +93,7 @@ std::size_t rotation_floats(Rotation rotation, int dim) {
 
 void fill_rotation(Rotation rotation, int dim, std::uint64_t seed, std::uint64_t stream, float* table) {
   const std::size_t n = static_cast<std::size_t>(dim);
-  if (rotation == Rotation::kDense) fill_dense(n, Rng(seed, stream), table);
+  if (rotation == Rotation::kDense) std::memcpy(table, dense_matrix(n, seed, stream).data(), n * n * sizeof(float));
   if (rotation != Rotation::kHadamard) return;
   const Rng rng(seed, stream);
   for (std::size_t c = 0; c < n; ++c) table[c] = seed != 0 && (rng.at(c) >> 63) != 0 ? -1.0F : 1.0F;
