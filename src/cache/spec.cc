@@ -33,13 +33,15 @@ Status check_name(std::string_view name) {
   const std::vector<std::string_view> built = built_names();
   if (contains(built, name)) return {};
   if (contains(kPlanned, name)) {
-    return usage_error(fmt::format("{} is not built yet; built are {}", quoted(name), list_names(built)));
+    return usage_error(fmt::format("{} is not built yet; 'kvartet methods' lists what is", quoted(name)));
   }
   std::vector<std::string_view> all = built;
   all.insert(all.end(), kPlanned.begin(), kPlanned.end());
   const std::string_view nearest = nearest_name(name, all);
-  return usage_error(fmt::format("unknown cache method {}; the nearest is '{}'{}; built are {}", quoted(name), nearest,
-                                 contains(built, nearest) ? "" : ", which is not built yet", list_names(built)));
+  if (!resembles(name, nearest))
+    return usage_error(fmt::format("unknown cache method {}; 'kvartet methods' lists all", quoted(name)));
+  return usage_error(fmt::format("unknown cache method {}; the nearest is '{}'{}; 'kvartet methods' lists all", quoted(name),
+                                 nearest, contains(built, nearest) ? "" : ", which is not built yet"));
 }
 
 Status check_names(const SpecStage& stage) {

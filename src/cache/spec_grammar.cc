@@ -124,6 +124,10 @@ std::string_view nearest_name(std::string_view word, std::span<const std::string
   });
 }
 
+bool resembles(std::string_view word, std::string_view name) {
+  return 2 * edit_distance(word, name) <= std::max(word.size(), name.size());
+}
+
 std::string list_names(std::span<const std::string_view> names) {
   std::string text;
   for (std::size_t i = 0; i < names.size(); ++i) {

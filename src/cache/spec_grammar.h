@@ -37,6 +37,8 @@ Result<int> parse_whole(std::string_view key, std::string_view text, int least, 
 
 // The candidate with the smallest edit distance to `word`, case aside; the first of equals.
 std::string_view nearest_name(std::string_view word, std::span<const std::string_view> candidates);
+// Whether `word` may be a misspelling of `name`: at most half of its letters differ.
+bool resembles(std::string_view word, std::string_view name);
 
 // "a", "a or b", "a, b or c".
 std::string list_names(std::span<const std::string_view> names);

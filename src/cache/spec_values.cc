@@ -27,6 +27,8 @@ Status check_keys(const SpecStage& stage, Names allowed) {
     const std::string name = stage_name(stage);
     if (allowed.empty())
       return usage_error(fmt::format("'{}' takes no keys, not {}; write {} alone", name, quoted(setting.name), name));
+    if (!resembles(setting.name, nearest_name(setting.name, allowed)))
+      return usage_error(fmt::format("'{}' has no key {}; it takes {}", name, quoted(setting.name), list_names(allowed)));
     return usage_error(fmt::format("'{}' has no key {}; the nearest is '{}' (it takes {})", name, quoted(setting.name),
                                    nearest_name(setting.name, allowed), list_names(allowed)));
   }
@@ -63,8 +65,10 @@ Result<int> one_of(std::string_view key, std::string_view text, std::span<const 
   const int nearest = *std::min_element(choices.begin(), choices.end(),
                                         [&](int a, int b) { return std::abs(a - number) < std::abs(b - number); });
   if (nearest == number) return number;
+  std::vector<int> ascending(choices.begin(), choices.end());  // the tables begin with the default
+  std::sort(ascending.begin(), ascending.end());
   return usage_error(
-      fmt::format("{}={} is not one of {}; the nearest is {}={}", key, number, fmt::join(choices, ", "), key, nearest));
+      fmt::format("{}={} is not one of {}; the nearest is {}={}", key, number, fmt::join(ascending, ", "), key, nearest));
 }
 
 Result<double> single_share(const SpecStage& stage, std::string_view key, double otherwise) {
