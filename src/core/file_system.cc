@@ -28,7 +28,11 @@ Status refused(std::string_view verb, const std::string& path, int error) {
   }
   if (error == ENOMEM)
     return exhausted(fmt::format("cannot {} '{}': {}; allow the process more memory", verb, path, reason(error)));
-  return io_error(fmt::format("cannot {} '{}': {}", verb, path, reason(error)));
+  const char* hint = error == ENOENT                                       ? "; is there such a folder?"
+                     : error == ENOTDIR || error == EEXIST                 ? "; a file stands where a folder is needed"
+                     : error == EROFS || error == EACCES || error == EPERM ? "; choose a place you may write to"
+                                                                           : "";
+  return io_error(fmt::format("cannot {} '{}': {}{}", verb, path, reason(error), verb == "read" ? "" : hint));
 }
 
 // The same for files that the user named: one that is missing or is a folder is bad input (exit 3).

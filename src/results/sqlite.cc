@@ -12,7 +12,7 @@ Status sqlite_status(sqlite3* database, int code, const std::string& path) {
     case SQLITE_READONLY:
     case SQLITE_PERM:
     case SQLITE_CANTOPEN:
-      return io_error(fmt::format("The results file {} cannot be written ({}); choose a folder you may write to with -o.", path, reason));
+      return io_error(fmt::format("The results file {} cannot be written ({}); choose a folder you may write to.", path, reason));
     case SQLITE_FULL:
     case SQLITE_IOERR: {
       std::string sentence = fmt::format(
@@ -22,11 +22,11 @@ Status sqlite_status(sqlite3* database, int code, const std::string& path) {
     }
     case SQLITE_BUSY:
     case SQLITE_LOCKED:
-      return io_error(fmt::format("The results file {} is in use by another process ({}); wait for it or choose another folder with -o.",
+      return io_error(fmt::format("The results file {} is in use by another process ({}); wait for it or choose another folder.",
                                   path, reason));
     case SQLITE_NOTADB:
     case SQLITE_CORRUPT:
-      return bad_input(fmt::format("{} is not a Kvartet results file or is damaged ({}); choose another folder with -o.", path, reason));
+      return bad_input(fmt::format("{} is not a Kvartet results file or is damaged ({}); choose another folder.", path, reason));
     case SQLITE_NOMEM:
       return exhausted(fmt::format("There is not enough memory to use the results file {}.", path));
     default:

@@ -68,7 +68,7 @@ Result<std::int64_t> format_of(Database& database, const std::string& path) {
   KV_ASSIGN(const std::int64_t application, single_integer(database, "PRAGMA application_id"));
   KV_ASSIGN(const std::int64_t version, single_integer(database, "PRAGMA user_version"));
   if (application != kApplicationId) {
-    return bad_input(fmt::format("{} is a database of another program, not Kvartet results; choose another folder with -o.", path));
+    return bad_input(fmt::format("{} is a database of another program, not Kvartet results; choose another folder.", path));
   }
   if (version < kOldestFormat || version > kFormatVersion) {
     return bad_input(fmt::format("{} has format {}, this Kvartet reads formats {} to {}; use the version that wrote it or another folder.",
