@@ -101,7 +101,7 @@ Status bench(BenchFlags& flags) {
   flags.request.question_position = flags.question_position == "unseen" ? QuestionPosition::kUnseen : QuestionPosition::kSeen;
   FileSystem& files = FileSystem::real();
   EngineOptions options;
-  options.model_path = resolve_model(flags.model.model);
+  KV_ASSIGN(options.model_path, resolve_model(flags.model.model));
   options.threads = resolved_threads(flags.model);
   options.fast_tier_bytes = flags.model.fast_tier_bytes;
   options.cancel = &interrupted();
@@ -109,7 +109,7 @@ Status bench(BenchFlags& flags) {
   for (const CacheSpec& spec : specs) KV_TRY(check_spec(spec, engine->shape()));
   KV_ASSIGN(std::vector<PlannedTask> plan, plan_benchmark(flags.request, engine->vocabulary(), engine->shape(), files));
   for (const PlannedTask& task : plan) {
-    for (const SkippedLine& line : task.skipped) print_note(fmt::format("{}: {}", line.where(), line.reason));
+    for (const SkippedLine& line : task.skipped) print_note(fmt::format("{}: {}; left out", line.where(), line.reason));
   }
   std::vector<TaskCaches> caches;
   AutoSite site;
@@ -177,9 +177,9 @@ void add_bench(CLI::App& app, Action* action) {
       ->required();
   command->add_option("--metric", flags->request.metric, "for your own file: how answers are scored");
   command->add_option("--context", flags->request.contexts, "tokens of prompt and answer; repeatable (default: the model's)")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   command->add_option("--samples", flags->request.samples, "prompts per task and context (default: the task's own)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(1));
   command
       ->add_option("--question-position", flags->question_position,
                    "seen: the cache is sealed after the question; unseen: before it")

@@ -53,7 +53,22 @@ void add_model_flags(CLI::App* command, ModelFlags* flags) {
 
 int resolved_threads(const ModelFlags& flags) { return flags.threads > 0 ? flags.threads : physical_cores(); }
 
-std::string resolve_model(const std::string& name) {
+namespace {
+
+std::string models_there() {
+  std::error_code ignored;
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(models_directory(), ignored)) {
+    if (entry.path().extension() == ".gguf") names.push_back(entry.path().stem().string());
+  }
+  if (names.empty()) return "give the path of a GGUF file";
+  std::sort(names.begin(), names.end());
+  return fmt::format("the models there are {}", fmt::join(names, ", "));
+}
+
+}  // namespace
+
+Result<std::string> resolve_model(const std::string& name) {
   namespace fs = std::filesystem;
   std::error_code ignored;
   if (fs::exists(name, ignored) || name.find('/') != std::string::npos || name.find('.') != std::string::npos) return name;
@@ -65,7 +80,13 @@ std::string resolve_model(const std::string& name) {
   for (const fs::path& place : places) {
     if (fs::exists(place, ignored)) return place.string();
   }
-  return name == "smollm2" || name == "gemma3-270m" ? places.back().lexically_normal().string() : name;
+  if (name.empty()) return bad_input("the model's name is empty; give -m a GGUF file or the name of one in models/");
+  if (name == "smollm2" || name == "gemma3-270m") {
+    return bad_input(fmt::format("the model '{}' is not in {}; 'make {}' fetches it", name, models_directory(),
+                                 name == "smollm2" ? "setup" : "models"));
+  }
+  return bad_input(
+      fmt::format("there is neither a file '{}' nor a model of this name in {}; {}", name, models_directory(), models_there()));
 }
 
 std::string models_directory() {

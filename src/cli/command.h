@@ -27,8 +27,19 @@ struct ModelFlags {
 void add_model_flags(CLI::App* command, ModelFlags* flags);
 int resolved_threads(const ModelFlags& flags);
 
-// "smollm2" names the model that set-up left in models/; anything else is a path.
-std::string resolve_model(const std::string& name);
+// A whole number of at least this, for flags that hold an int.
+CLI::Range at_least(int least);
+
+// What the command line's mistake means to its writer, in one sentence with a hint. `words` are the arguments.
+std::string usage_sentence(const CLI::App& app, const CLI::ParseError& error, const std::vector<std::string>& words);
+
+// Words between single blanks, in lines of at most `width` characters; every line but the first begins with `indent` blanks.
+// Words longer than a line are broken behind commas where they have some. Ends with a newline.
+std::string wrapped(std::string_view text, std::size_t indent, std::size_t width = 120);
+
+// "smollm2" names models/smollm2.gguf, which set-up fetched; what has a dot or a slash, or is there, is a path.
+// kBadInput when a name names nothing.
+Result<std::string> resolve_model(const std::string& name);
 // Where models that this program writes belong: $KVARTET_MODELS, or models/ of the checkout, or models/ here.
 std::string models_directory();
 

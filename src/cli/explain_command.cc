@@ -22,10 +22,12 @@ struct ExplainFlags {
 
 Status explain(const ExplainFlags& flags) {
   KV_ASSIGN(std::vector<CacheSpec> specs, parse_specs(flags.kv));
-  KV_ASSIGN(ModelShape shape, read_model_shape(resolve_model(flags.model)));
+  KV_ASSIGN(const std::string path, resolve_model(flags.model));
+  KV_ASSIGN(ModelShape shape, read_model_shape(path));
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   std::string table = fmt::format("{:44} {:>14} {:>14} {:>14} {:>12} {:>8} {:>8}\n", "spec", "live bytes", "allocated",
                                   "in fast tier", "per token", "ratio", "fast");
+  constexpr std::size_t kSpecWidth = 44;
   for (const CacheSpec& spec : specs) {
     KV_TRY(check_spec(spec, shape));
     KV_ASSIGN(ByteAccount bytes, predict_bytes(spec, shape, flags.prompt_tokens, flags.output_tokens));
@@ -40,10 +42,17 @@ Status explain(const ExplainFlags& flags) {
                     {"bytes_per_token", per_token},
                     {"compression_ratio", ratio},
                     {"fast_ratio", full / static_cast<double>(bytes.fast_allocated())}});
-    table +=
-        fmt::format("{:44} {:>14} {:>14} {:>14} {:>12.1f} {:>7.2f}x {:>7.2f}x\n", spec.canonical, bytes.live, bytes.allocated,
-                    bytes.fast_allocated(), per_token, ratio, full / static_cast<double>(bytes.fast_allocated()));
+    const bool long_spec = spec.canonical.size() > kSpecWidth;  // on lines of its own
+    if (long_spec) table += wrapped(spec.canonical, 2);
+    table += fmt::format("{:44} {:>14} {:>14} {:>14} {:>12.1f} {:>7.2f}x {:>7.2f}x\n", long_spec ? "" : spec.canonical,
+                         bytes.live, bytes.allocated, bytes.fast_allocated(), per_token, ratio,
+                         full / static_cast<double>(bytes.fast_allocated()));
   }
+  table +=
+      "\n" + wrapped(
+                 "live: what the rows need. allocated: what is taken from the machine, in whole tiles. in fast tier: the part "
+                 "that has to be near. ratio: an f16 cache of the same tokens / allocated; fast: / in fast tier.",
+                 0);
   print(flags.json ? (rows.size() == 1 ? rows[0] : nlohmann::ordered_json{{"rows", rows}}).dump(1) + "\n" : table);
   return {};
 }
@@ -55,10 +64,10 @@ void add_explain(CLI::App& app, Action* action) {
   CLI::App* command = app.add_subcommand("explain", "what a cache will hold, in bytes, before running anything");
   command->add_option("-m,--model", flags->model, "a GGUF file, or the name of one in models/")->required();
   command->add_option("--kv", flags->kv, "the cache; repeatable")->required();
-  command->add_option("--prompt-tokens", flags->prompt_tokens, "tokens of the prompt")->required()->check(CLI::PositiveNumber);
+  command->add_option("--prompt-tokens", flags->prompt_tokens, "tokens of the prompt")->required()->check(at_least(1));
   command->add_option("--output-tokens", flags->output_tokens, "tokens generated after it")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
   command->add_flag("--json", flags->json, "one JSON document on standard output");
   command->callback([flags, action] { *action = [flags] { return explain(*flags); }; });
 }

@@ -27,7 +27,7 @@ Status fidelity(const FidelityFlags& flags) {
   KV_ASSIGN(std::vector<CacheSpec> specs, parse_specs(flags.kv));
   KV_ASSIGN(std::string text, FileSystem::real().read_file(flags.file));
   EngineOptions options;
-  options.model_path = resolve_model(flags.model.model);
+  KV_ASSIGN(options.model_path, resolve_model(flags.model.model));
   options.threads = resolved_threads(flags.model);
   options.fast_tier_bytes = flags.model.fast_tier_bytes;
   options.cancel = &interrupted();
@@ -67,10 +67,10 @@ void add_fidelity(CLI::App& app, Action* action) {
   command->add_option("-f,--file", flags->file, "the text")->required();
   command->add_option("--context", flags->request.context, "tokens of the text that are used")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   command->add_option("--tokens", flags->request.tokens, "the last of them, over which distributions are compared")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   command->add_flag("--diagnose", flags->diagnose,
                     "for caches that select rows: recall, attention mass, and where the error comes from");
   command->add_flag("--json", flags->json, "one JSON document on standard output");

@@ -2,28 +2,57 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 
 #include "bench/metrics/metric.h"
 #include "bench/runner/measure_sample.h"
 #include "bench/tasks/task.h"
+#include "cache/spec_method.h"
 #include "cli/command.h"
 #include "model/model_facts.h"
 
 namespace kvartet {
 namespace {
 
+constexpr std::size_t kNameWidth = 15;
+
+std::string describe_methods(std::string_view heading, std::span<const SpecMethod> table,
+                             const std::function<bool(std::string_view)>& belongs) {
+  std::string text = fmt::format("\n{}\n", heading);
+  for (const SpecMethod& method : table) {
+    const MethodInfo& m = method.info;
+    if (!belongs(m.name)) continue;
+    text += wrapped(fmt::format("{:14} {}", m.name, m.summary), kNameWidth);
+    if (!m.keys.empty()) text += wrapped(std::string(kNameWidth, ' ') + m.keys, kNameWidth);
+  }
+  return text;
+}
+
 Status list_methods() {
   std::string text =
-      "A spec is one method or several joined by '+', evicting before quantizing: snapkv:budget=0.25+kivi:bits=4\n\n";
-  for (const MethodInfo& m : methods()) text += fmt::format("{:14} {:44} {}\n", m.name, m.keys, m.summary);
+      "A spec is a method with its keys, such as kivi:bits=2,residual=64, or two joined by '+', evicting before quantizing:\n"
+      "snapkv:budget=0.25+kivi:bits=4. Keys and values may differ: kivi:bits=4/2 or q8_0/q4_0. Keys left out have the values "
+      "shown.\n";
+  const auto any = [](std::string_view) { return true; };
+  const auto plain = [](std::string_view name) { return name == "full" || name == "f32"; };
+  const auto merges = [](std::string_view name) { return name == "cam"; };  // it also chooses which rows leave
+  text += describe_methods("PLAIN", quantizer_methods(), plain);
+  text += describe_methods("QUANTIZE: fewer bits per number; every one also takes center=mean and keep=LAYERS",
+                           quantizer_methods(), std::not_fn(plain));
+  text += describe_methods("EVICT: fewer rows", evictor_methods(), std::not_fn(merges));
+  text += describe_methods("MERGE: rows that leave are added to rows that stay", evictor_methods(), merges);
+  text +=
+      describe_methods("OFFLOAD: every row stays; a small index finds the few that a step reads, and the others may lie far away",
+                       offload_methods(), any);
   print(text);
   return {};
 }
 
 Status list_tasks() {
-  std::string text = fmt::format("{:26} {:26} {:16} {}\n", "task", "parameters", "metric", "what it is");
-  for (const TaskEntry& t : task_registry()) text += fmt::format("{:26} {:26} {:16} {}\n", t.name, t.keys, t.metric, t.summary);
+  std::string text = fmt::format("{:30} {:25} {:14} {}\n", "task", "parameters", "metric", "what it is");
+  for (const TaskEntry& t : task_registry())
+    text += wrapped(fmt::format("{:30} {:25} {:14} {}", t.name, t.keys, t.metric, t.summary), 72);
   text += "\nYour own file: --task my.jsonl --metric NAME, one JSON record per line with input, context, answers. Metrics:\n";
   for (const Metric& m : metrics()) text += fmt::format("  {:16} {}\n", m.name, m.summary);
   text += fmt::format("  {:16} {}\n", kLikelihoodMetric, "no free-running score, only the likelihood of the first answer");
@@ -40,7 +69,8 @@ std::string window_line(const ModelShape& shape) {
 }
 
 Status describe_model(const std::string& name) {
-  KV_ASSIGN(ModelFacts f, read_model_facts(resolve_model(name)));
+  KV_ASSIGN(const std::string path, resolve_model(name));
+  KV_ASSIGN(ModelFacts f, read_model_facts(path));
   const ModelShape& s = f.shape;
   const LayerShape& layer = s.layers.front();
   std::string types;

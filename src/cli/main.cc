@@ -52,7 +52,7 @@ int run(int argc, char** argv) {
   } catch (const CLI::CallForVersion& e) {
     return app.exit(e);
   } catch (const CLI::ParseError& e) {
-    return fail(usage_error(std::string(e.what()) + "; see kvartet --help"));
+    return fail(usage_error(usage_sentence(app, e, {argv + 1, argv + argc})));
   }
   warn_about_passive_waiting();
   install_interrupt_handler();

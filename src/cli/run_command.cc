@@ -137,7 +137,7 @@ Result<Answer> answer(Engine& engine, const RunFlags& flags, Sequence sequence, 
 void print_summary(const Sequence& sealed, const Json& kv, const Answer& a) {
   const auto& c = a.completion;
   print_note(
-      fmt::format("[{} prompt tokens, {} answered ({}), first token after {:.2f} s, {:.1f} tokens/s; {}: {:.1f} MB instead of "
+      fmt::format("[{} prompt tokens, {} answered ({}), first token after {:.2f} s, {:.1f} tokens/s; {}: {:.1f} MB, in f16 "
                   "{:.1f} MB ({:.2f}x)]",
                   a.prompt_tokens, c.tokens.size(), finish_reason_name(c.finish_reason), a.ttft_s, decode_rate(c),
                   sealed.cache.spec().canonical, kv["allocated_bytes"].get<double>() / 1e6,
@@ -197,7 +197,7 @@ Status run(const RunFlags& flags) {
   }
   KV_ASSIGN(std::string text, prompt_text(flags));
   EngineOptions options;
-  options.model_path = resolve_model(flags.model.model);
+  KV_ASSIGN(options.model_path, resolve_model(flags.model.model));
   options.threads = resolved_threads(flags.model);
   options.fast_tier_bytes = flags.model.fast_tier_bytes;
   options.cancel = &interrupted();
@@ -271,9 +271,7 @@ void add_run(CLI::App& app, Action* action) {
   command->add_option("-f,--file", flags->file, "the prompt or document, a text file");
   command->add_option("--question", flags->questions,
                       "asked after the document was read and its cache sealed; repeat for more on the same cache");
-  command->add_option("-n", flags->generate.max_tokens, "longest answer in tokens")
-      ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+  command->add_option("-n", flags->generate.max_tokens, "longest answer in tokens")->capture_default_str()->check(at_least(0));
   command->add_option("--temp", flags->generate.sampling.temperature, "temperature; 0 is greedy")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 100.0));

@@ -137,7 +137,7 @@ void add_speed(CLI::App& app, Action* action) {
   command->add_option("--kv", flags->kv, "the cache; repeatable")->required();
   command->add_option("--depth", flags->depths, "tokens in the cache; repeatable. Prefill at depth N is N tokens from empty")
       ->required()
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
   command->add_option(
       "--shape", flags->shape,
       fmt::format("instead of --model: a model of random weights with the shape of {}; layers= and weights= may follow, "
@@ -149,15 +149,13 @@ void add_speed(CLI::App& app, Action* action) {
       ->capture_default_str()
       ->check(CLI::IsMember({"prefill", "direct"}));
   command->add_flag("--breakdown", flags->breakdown, "also where a decode step's time goes, with the bytes it reads");
-  command->add_option("--gen", flags->options.gen, "tokens decoded per measurement")
-      ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+  command->add_option("--gen", flags->options.gen, "tokens decoded per measurement")->capture_default_str()->check(at_least(1));
   command->add_option("--rounds", flags->options.decode_rounds, "decode rounds, in which all caches and the peer take turns")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   command->add_option("--prefill-rounds", flags->options.prefill_rounds, "prefill rounds")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   command->add_option("--peer", flags->peer, "llama.cpp: measure it in the same rounds");
   command->add_flag("--json", flags->json, "one JSON document on standard output");
   command->callback([flags, action] { *action = [flags] { return speed(*flags); }; });
