@@ -32,8 +32,7 @@ std::string describe_methods(std::string_view heading, std::span<const SpecMetho
 Status list_methods() {
   std::string text =
       "A spec is a method with its keys, such as kivi:bits=2,residual=64, or two joined by '+', evicting before quantizing:\n"
-      "snapkv:budget=0.25+kivi:bits=4. Keys and values may differ: kivi:bits=4/2 or q8_0/q4_0. Keys left out have the values "
-      "shown.\n";
+      "snapkv:budget=0.25+kivi:bits=4. Keys and values may differ: kivi:bits=4/2, q8_0/q4_0. Defaults are shown, first.\n";
   const auto any = [](std::string_view) { return true; };
   const auto plain = [](std::string_view name) { return name == "full" || name == "f32"; };
   const auto merges = [](std::string_view name) { return name == "cam"; };  // it also chooses which rows leave

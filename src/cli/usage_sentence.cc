@@ -33,7 +33,8 @@ std::string no_command(const CLI::App& command, const std::vector<std::string>& 
   }
   const std::string name = full_name(command);
   if (word == words.end() || word->empty() || word->starts_with('-')) {
-    return fmt::format("{} needs one of the commands {}; see {} --help", name, list_names(names), name);
+    return fmt::format("{} needs {} {}; see {} --help", name, names.size() == 1 ? "the command" : "one of the commands",
+                       list_names(names), name);
   }
   return fmt::format("{} has no command {}; the nearest is '{}'; see {} --help", name, kvartet::quoted(*word),
                      nearest_name(*word, names), name);
