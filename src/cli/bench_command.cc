@@ -2,11 +2,14 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
 
+#include "bench/presets.h"
 #include "bench/runner/benchmark.h"
+#include "bench/runner/estimate.h"
 #include "bench/runner/predictions.h"
 #include "bench/tasks/task.h"
 #include "cli/auto_spec.h"
@@ -14,6 +17,7 @@
 #include "cli/command.h"
 #include "core/file_system.h"
 #include "engine/engine.h"
+#include "report/claims.h"
 #include "report/rows.h"
 #include "report/text_table.h"
 #include "results/fingerprint.h"
@@ -24,6 +28,7 @@ namespace {
 
 struct BenchFlags {
   ModelFlags model;
+  std::string preset;
   std::vector<std::string> kv;
   BenchmarkRequest request;
   std::string question_position = "seen";
@@ -67,36 +72,120 @@ void show_bench_progress(const BenchmarkProgress& p) {
 Status print_report(const StoredResults& results, bool json) {
   const std::vector<ReportRow> rows = report_rows(results);
   if (json) {
-    print(report_json(results, rows).dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+    nlohmann::json document = report_json(results, rows);
+    document["claims"] = claims_json(find_claims(results));
+    print(document.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
   } else {
     print(text_table(results, rows));
+    print(claims_text(find_claims(results)));
   }
   return {};
 }
 
-void print_dry_run(const std::vector<PlannedTask>& plan, const std::vector<CacheSpec>& specs) {
-  std::string text = fmt::format("{} caches over:\n", specs.size());
+// Rates of a short prompt, for the estimate of a dry run.
+Result<RunRates> probe_rates(Engine& engine) {
+  constexpr int kPrompt = 256;
+  constexpr int kSteps = 8;
+  const int tokens = std::min(kPrompt, engine.shape().context - kSteps);
+  if (tokens < 1) return exhausted("The model's context is too short to measure anything.");
+  const std::vector<Token> prompt(static_cast<std::size_t>(tokens), Token{1});
+  KV_ASSIGN(const CacheSpec full, parse_spec("full"));
+  KV_ASSIGN(std::vector<Sequence> sequences, engine.prefill(prompt, {&full, 1}));
+  Sequence* sequence = sequences.data();
+  GenerateOptions options;
+  options.max_tokens = kSteps;
+  options.ignore_end = true;
+  KV_ASSIGN(const std::vector<Completion> completions, engine.generate({&sequence, 1}, options));
+  RunRates rates;
+  rates.prefill_tokens_per_s = tokens / std::max(1e-6, sequences.front().prefill_s);
+  rates.decode_tokens_per_s = (kSteps - 1) / std::max(1e-6, completions.front().decode_s);
+  return rates;
+}
+
+void print_dry_run(const std::vector<PlannedTask>& plan, const std::vector<CacheSpec>& specs, const RunEstimate& estimate) {
+  std::string text = fmt::format("{} caches:\n", specs.size());
+  for (const CacheSpec& spec : specs) text += fmt::format("  {}\n", spec.canonical);
+  text += "over:\n";
   for (const PlannedTask& task : plan) {
     long long tokens = 0;
     for (const PreparedSample& s : task.samples) tokens += s.record.prompt_tokens;
     text += fmt::format("  {:30} context {:>7}: {:>4} prompts, {:>9} prompt tokens, {} records unusable\n", task.task,
                         task.context, task.samples.size(), tokens, task.skipped.size());
   }
+  constexpr double kMiB = 1024.0 * 1024.0;
+  text += fmt::format(
+      "about {:.1f} hours if every answer were as long as allowed; at most {:.0f} MiB of caches at once, {:.0f} MiB of them in "
+      "memory\n",
+      estimate.hours, static_cast<double>(estimate.cache_bytes) / kMiB, static_cast<double>(estimate.fast_bytes) / kMiB);
   print(text);
 }
 
-Status bench(BenchFlags& flags) {
-  std::vector<std::string> named;
+// What --kv asks for: caches by name, and choices left to the planner.
+struct AskedCaches {
+  std::vector<CacheSpec> named;
   std::vector<AutoSpec> wishes;
-  for (const std::string& kv : flags.kv) {
-    if (!is_auto(kv)) {
-      named.push_back(kv);
+};
+
+Result<AskedCaches> asked_caches(const std::vector<std::string>& texts) {
+  AskedCaches asked;
+  std::vector<std::string> names;
+  for (const std::string& text : texts) {
+    if (!is_auto(text)) {
+      names.push_back(text);
       continue;
     }
-    KV_ASSIGN(AutoSpec wish, parse_auto(kv));
-    wishes.push_back(std::move(wish));
+    KV_ASSIGN(AutoSpec wish, parse_auto(text));
+    asked.wishes.push_back(std::move(wish));
   }
-  KV_ASSIGN(std::vector<CacheSpec> specs, parse_specs(named));
+  KV_ASSIGN(asked.named, parse_specs(names));
+  return asked;
+}
+
+// The caches, and the tasks with their prompts: from the preset where one is named, with what the flags say in its place.
+struct Work {
+  std::vector<CacheSpec> specs;
+  std::vector<PlannedTask> plan;
+};
+
+void print_notes(const std::vector<std::string>& notes) {
+  for (const std::string& note : notes) print_note(note);
+}
+
+Result<Work> plan_work(const BenchFlags& flags, const Preset* preset, const AskedCaches& asked, const Engine& engine) {
+  FileSystem& files = FileSystem::real();
+  Work work;
+  work.specs = asked.named;
+  for (const CacheSpec& spec : work.specs) KV_TRY(check_spec(spec, engine.shape()));
+  if (preset == nullptr) {
+    KV_ASSIGN(work.plan, plan_benchmark(flags.request, engine.vocabulary(), engine.shape(), files));
+    return work;
+  }
+  if (work.specs.empty() && asked.wishes.empty()) {
+    KV_ASSIGN(PresetSpecs chosen, preset_specs(*preset, engine.shape()));
+    print_notes(chosen.notes);
+    work.specs = std::move(chosen.specs);
+  }
+  KV_ASSIGN(const PresetRequests requests, preset_requests(*preset, flags.request, engine.shape(), files));
+  print_notes(requests.notes);
+  KV_ASSIGN(PresetPlan planned, plan_preset(requests.requests, engine.vocabulary(), engine.shape(), files));
+  print_notes(planned.notes);
+  work.plan = std::move(planned.tasks);
+  return work;
+}
+
+Result<const Preset*> chosen_preset(const BenchFlags& flags) {
+  if (!flags.preset.empty()) return find_preset(flags.preset);
+  if (flags.kv.empty())
+    return usage_error("--kv is required; name a cache, for example --kv full, or a whole study with --preset.");
+  if (flags.request.tasks.empty())
+    return usage_error("--task is required; name a task, for example --task needle, or a whole study with --preset.");
+  return static_cast<const Preset*>(nullptr);
+}
+
+Status bench(BenchFlags& flags) {
+  KV_ASSIGN(const Preset* preset, chosen_preset(flags));
+  KV_ASSIGN(AskedCaches asked, asked_caches(flags.kv));
+  const std::vector<AutoSpec>& wishes = asked.wishes;
   for (const std::string& task : flags.request.tasks) KV_TRY(make_task(task, flags.request.metric).status());
   flags.request.question_position = flags.question_position == "unseen" ? QuestionPosition::kUnseen : QuestionPosition::kSeen;
   FileSystem& files = FileSystem::real();
@@ -106,8 +195,9 @@ Status bench(BenchFlags& flags) {
   options.fast_tier_bytes = flags.model.fast_tier_bytes;
   options.cancel = &interrupted();
   KV_ASSIGN(std::unique_ptr<Engine> engine, Engine::open(options));
-  for (const CacheSpec& spec : specs) KV_TRY(check_spec(spec, engine->shape()));
-  KV_ASSIGN(std::vector<PlannedTask> plan, plan_benchmark(flags.request, engine->vocabulary(), engine->shape(), files));
+  KV_ASSIGN(const Work work, plan_work(flags, preset, asked, *engine));
+  const std::vector<CacheSpec>& specs = work.specs;
+  const std::vector<PlannedTask>& plan = work.plan;
   for (const PlannedTask& task : plan) {
     for (const SkippedLine& line : task.skipped) print_note(fmt::format("{}: {}; left out", line.where(), line.reason));
   }
@@ -122,7 +212,8 @@ Status bench(BenchFlags& flags) {
     caches.push_back(std::move(one));
   }
   if (flags.dry_run) {
-    print_dry_run(plan, specs);
+    KV_ASSIGN(const RunRates rates, probe_rates(*engine));
+    print_dry_run(plan, specs, estimate_run(plan, specs, engine->shape(), rates));
     return {};
   }
   KV_ASSIGN(RunRecord run, run_record(flags, *engine, options.model_path));
@@ -171,10 +262,11 @@ void add_bench(CLI::App& app, Action* action) {
   CLI::App* command =
       app.add_subcommand("bench", "several caches over tasks, one prefill for all; resumes where it was interrupted");
   add_model_flags(command, &flags->model);
-  command->add_option("--kv", flags->kv, "a cache, or auto[:memory=BYTES,for=KIND,...]; repeatable. Differences are to full")
-      ->required();
-  command->add_option("--task", flags->request.tasks, "a task (kvartet tasks) or your own file of records; repeatable")
-      ->required();
+  std::string names;
+  for (const Preset& preset : presets()) names += fmt::format("\n{}: {}", preset.name, preset.summary);
+  command->add_option("--preset", flags->preset, "a whole study; --kv, --task, --context, --samples replace parts of it" + names);
+  command->add_option("--kv", flags->kv, "a cache, or auto[:memory=BYTES,for=KIND,...]; repeatable. Differences are to full");
+  command->add_option("--task", flags->request.tasks, "a task (kvartet tasks) or your own file of records; repeatable");
   command->add_option("--metric", flags->request.metric, "for your own file: how answers are scored");
   command->add_option("--context", flags->request.contexts, "tokens of prompt and answer; repeatable (default: the model's)")
       ->check(at_least(1));

@@ -7,6 +7,7 @@
 
 #include "cli/command.h"
 #include "core/file_system.h"
+#include "report/claims.h"
 #include "report/page.h"
 #include "report/rows.h"
 #include "report/text_table.h"
@@ -18,6 +19,7 @@ namespace {
 
 struct ReportFlags {
   std::vector<std::string> directories;
+  std::vector<std::string> beside;
   std::string page;
   bool json = false;
 };
@@ -47,8 +49,10 @@ Status check_page_path(const ReportFlags& flags) {
   return {};
 }
 
-Status write_page(FileSystem& files, const ReportFlags& flags, const MergedResults& merged, std::span<const ReportRow> rows) {
+Status write_page(FileSystem& files, const ReportFlags& flags, const MergedResults& merged, std::span<const ReportRow> rows,
+                  std::vector<StudyClaims> claims) {
   PageRequest request;
+  request.claims = std::move(claims);
   request.folders = flags.directories;
   if (merged.repeated > 0) {
     request.notes.push_back(
@@ -70,11 +74,19 @@ Status report(const ReportFlags& flags) {
                                  flags.directories.front()));
   }
   const std::vector<ReportRow> rows = report_rows(merged.results);
-  if (!flags.page.empty()) KV_TRY(write_page(files, flags, merged, rows));
+  MergedResults other;
+  if (!flags.beside.empty()) {
+    KV_ASSIGN(other, load_folders(files, flags.beside));
+  }
+  const std::vector<StudyClaims> claims = find_claims(merged.results, flags.beside.empty() ? nullptr : &other.results);
+  if (!flags.page.empty()) KV_TRY(write_page(files, flags, merged, rows, claims));
   if (flags.json) {
-    print(report_json(merged.results, rows).dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+    nlohmann::json document = report_json(merged.results, rows);
+    document["claims"] = claims_json(claims);
+    print(document.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
   } else if (flags.page.empty()) {
     print(text_table(merged.results, rows));
+    print(claims_text(claims));
     print_note(fmt::format("for a page with pictures and samples: kvartet report {} -o report.html", flags.directories.front()));
   }
   return {};
@@ -87,6 +99,8 @@ void add_report(CLI::App& app, Action* action) {
   CLI::App* command = app.add_subcommand("report", "results as one offline HTML page (-o), a table, or JSON");
   command->add_option("DIR", flags->directories, "results folders of kvartet bench; several are put together")->required();
   command->add_option("-o,--out", flags->page, "write the page to this file, for example report.html");
+  command->add_option("--beside", flags->beside,
+                      "results folders of another model, for the claim that trends are the same across model families");
   command->add_flag("--json", flags->json, "one JSON document on standard output");
   command->callback([flags, action] { *action = [flags] { return report(*flags); }; });
 }

@@ -59,12 +59,13 @@ void write_header(Html& out, const StoredResults& results, const std::string& ti
   out.close();
 }
 
-void write_contents(Html& out, const PageContext& page, bool depth) {
+void write_contents(Html& out, const PageContext& page, bool depth, bool claims) {
   out.open("nav", {{"aria-label", "Contents"}}).open("ul");
   const auto link = [&](const std::string& id, const std::string& text) {
     out.open("li").element("a", text, {{"href", "#" + id}}).close();
   };
   link("answers", "Short answer");
+  if (claims) link("claims", "Claims of the papers");
   for (const PageTable& t : page.tables) link(t.id, fmt::format("{}, {}", t.task, grouped(t.context)));
   link("contexts", "By length");
   if (depth) link("depths", "By depth");
@@ -145,10 +146,11 @@ std::string report_page(const StoredResults& results, std::span<const ReportRow>
   out.open("body");
   out.element("a", "Skip to the short answer", {{"class", "skip"}, {"href", "#answers"}});
   write_header(out, results, title);
-  write_contents(out, page, depth);
+  write_contents(out, page, depth, !request.claims.empty());
   out.open("main");
   write_answers(out, page);
   write_caveats(out, page, request);
+  write_claims_section(out, page, request.claims);
   write_filters(out, page);
   for (const PageTable& table : page.tables) write_task_section(out, page, table);
   write_context_section(out, page);

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "report/claims.h"
 #include "report/rows.h"
 
 namespace kvartet {
@@ -12,6 +13,7 @@ namespace kvartet {
 struct PageRequest {
   std::vector<std::string> folders;  // where the results come from, for people
   std::vector<std::string> notes;    // caveats of the merge, beside those of report_caveats
+  std::vector<StudyClaims> claims = {};  // find_claims
 };
 
 // Texts of models, tasks and samples are data: nothing in them can become markup. The rows of report_json stand in the

@@ -45,6 +45,7 @@ tbody th { font-weight: 600; }
 tbody tr:hover > * { background: color-mix(in srgb, var(--link) 10%, var(--ground)); }
 td code { white-space: normal; overflow-wrap: anywhere; display: block; text-align: left; }
 .words-below { text-align: left; }
+th.words, td.words { text-align: left; white-space: normal; min-width: 14rem; max-width: 34rem; }
 .verdict { text-align: left; font-weight: 600; }
 .same { color: var(--same); } .worse { color: var(--worse); } .better { color: var(--better); } .open { color: var(--open); }
 .picture { padding: 0 .6rem; }

@@ -1,0 +1,197 @@
+#include "bench/presets.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+
+namespace kvartet {
+namespace {
+
+constexpr const char* kRank = "{channels_160}";
+
+PresetTask longbench(const std::string& set, int samples) {
+  return {"longbench/" + set, {6144}, samples, "longbench/" + set + ".jsonl"};
+}
+
+// arXiv 2607.05399, compression.md 15: eight configurations (with streamingllm, a neighbour of ours at SnapKV's budget).
+Preset compression_paper() {
+  Preset p;
+  p.name = "compression-paper";
+  p.summary = "KIVI, TurboQuant, SnapKV, CaM against full: the study of arXiv 2607.05399";
+  p.caches = {{"full", {"full"}},
+              {"KIVI-2", {"kivi:bits=2,group=32,residual=32"}},
+              {"KIVI-4", {"kivi:bits=4,group=32,residual=32"}},
+              {"TurboQuant-3", {"turboquant:bits=3.25", "turboquant:bits=3"}},
+              {"TurboQuant-4", {"turboquant:bits=4"}},
+              {"SnapKV", {"snapkv:budget=0.25"}},
+              {"CaM", {"cam:target=1024,interval=32"}},
+              {"StreamingLLM", {"streamingllm:budget=0.25"}}};
+  for (const char* set :
+       {"hotpotqa", "2wikimqa", "qasper", "multifieldqa_en", "triviaqa", "multi_news", "gov_report", "narrativeqa"})
+    p.tasks.push_back(longbench(set, 50));
+  const std::vector<int> lengths = {1024, 2048, 4096, 6144};
+  for (const char* task : {"docqa", "multihop", "fewshot", "needle", "multineedle:k=2", "multineedle:k=4", "multineedle:k=8"})
+    p.tasks.push_back({task, lengths, 20});
+  return p;
+}
+
+// offloading.md 3 to 5, 9.3, 13: the presets of the methods, and one cache for each axis that the paper blames or praises.
+Preset offloading_paper() {
+  Preset p;
+  p.name = "offloading-paper";
+  p.summary = "ShadowKV, YAKV, their neighbours and each axis between them on context-intensive work";
+  const std::string rank = std::string(",rank=") + kRank;
+  p.caches = {{"full", {"full"}},
+              {"oracle", {"oracle"}},
+              {"low-rank keys", {"oracle:keys=svd" + rank}},
+              {"2-bit keys", {"oracle:keys=higgs2,values=f16"}},
+              {"chunk-8 landmarks", {"select:chunk=8,index=bf16"}},
+              {"4-bit landmarks", {"select:chunk=1,index=higgs4"}},
+              {"2-bit landmarks", {"select:chunk=1,index=higgs2"}},
+              {"1-bit landmarks", {"select:chunk=1,index=higgs1"}},
+              {"residual landmarks", {"select:chunk=1,index=residual"}},
+              {"ShadowKV", {"shadowkv:sinks=64" + (",rank=" + std::string(kRank))}},
+              {"ShadowKV, rank 160", {"shadowkv:sinks=64,rank=160"}},
+              {"YAKV", {"yakv"}},
+              {"YAKV's engine", {"yakv-engine"}},
+              {"Quest", {"quest"}},
+              {"ArkVale", {"arkvale"}}};
+  const std::vector<int> lengths = {2048, 4096, 6144};
+  for (const char* task : {"needle", "multineedle:k=4", "multineedle:k=8", "codebase", "contracts", "text2json:shape=scaled"})
+    p.tasks.push_back({task, lengths, 20});
+  p.tasks.push_back({"text2json", {32768}, 20});
+  p.tasks.push_back({"text2json/released", {32768, 131072}, 20, "text2json/text2json.jsonl"});
+  p.tasks.push_back({"needlebench/multineedle", {6144, 32768}, 20, "needlebench/needles.jsonl"});
+  p.tasks.push_back({"longproc/html_to_tsv:group=0.5k", {8192}, 20, "longproc/html_to_tsv_0.5k.json"});
+  p.tasks.push_back({"longproc/html_to_tsv:group=8k", {32768}, 20, "longproc/html_to_tsv_8k.json"});
+  p.tasks.push_back({"loong", {32768, 131072}, 20, "loong/loong.jsonl"});
+  return p;
+}
+
+// 160 of Llama-3.1-8B's 8 x 128 key channels, as a share of this model's; at least 1.
+int scaled_rank(const ModelShape& shape) {
+  const LayerShape& layer = shape.layers.front();
+  return std::max(1, static_cast<int>(std::lround(160.0 / 1024 * layer.kv_heads * layer.head_dim)));
+}
+
+std::string filled(std::string spec, const ModelShape& shape) {
+  const std::size_t at = spec.find(kRank);
+  if (at != std::string::npos) spec.replace(at, std::string_view(kRank).size(), std::to_string(scaled_rank(shape)));
+  return spec;
+}
+
+std::string list_of(const std::vector<int>& numbers) {
+  std::string out;
+  for (const int n : numbers) out += (out.empty() ? "" : ", ") + std::to_string(n);
+  return out;
+}
+
+}  // namespace
+
+const std::vector<Preset>& presets() {
+  static const std::vector<Preset> all = {compression_paper(), offloading_paper()};
+  return all;
+}
+
+Result<const Preset*> find_preset(std::string_view name) {
+  std::string names;
+  for (const Preset& preset : presets()) {
+    if (preset.name == name) return &preset;
+    names += (names.empty() ? "" : " or ") + preset.name;
+  }
+  return usage_error(fmt::format("unknown preset \"{}\"; choose {}", name, names));
+}
+
+Result<PresetSpecs> preset_specs(const Preset& preset, const ModelShape& shape) {
+  PresetSpecs out;
+  for (const PresetCache& cache : preset.caches) {
+    std::string refusal;
+    bool found = false;
+    for (const std::string& alternative : cache.alternatives) {
+      KV_ASSIGN(CacheSpec spec, parse_spec(filled(alternative, shape)));
+      if (const Status fits = check_spec(spec, shape); !fits.ok()) {
+        refusal = fits.message();
+        continue;
+      }
+      const bool twice = std::ranges::any_of(out.specs, [&](const CacheSpec& s) { return s.canonical == spec.canonical; });
+      if (twice) {
+        out.notes.push_back(
+            fmt::format("{} is the same as an earlier cache on this model ({}); it runs once.", cache.name, spec.canonical));
+      } else {
+        if (!refusal.empty()) out.notes.push_back(fmt::format("{} runs as {}: {}.", cache.name, spec.canonical, refusal));
+        out.specs.push_back(std::move(spec));
+      }
+      found = true;
+      break;
+    }
+    if (!found) out.notes.push_back(fmt::format("{} is left out: {}.", cache.name, refusal));
+  }
+  return out;
+}
+
+Result<PresetRequests> preset_requests(const Preset& preset, const BenchmarkRequest& wishes, const ModelShape& shape,
+                                       FileSystem& files) {
+  std::vector<PresetTask> tasks = preset.tasks;
+  if (!wishes.tasks.empty()) {
+    tasks.clear();
+    for (const std::string& task : wishes.tasks) {
+      const auto known = std::ranges::find(preset.tasks, task, &PresetTask::task);
+      PresetTask chosen = known != preset.tasks.end() ? *known : PresetTask{task, {shape.context}, 0, ""};
+      chosen.file.clear();  // asked for by name: a missing file is then an error of its own
+      tasks.push_back(std::move(chosen));
+    }
+  }
+  PresetRequests out;
+  for (const PresetTask& task : tasks) {
+    if (!task.file.empty() && (wishes.data_dir.empty() || !files.exists(wishes.data_dir + "/" + task.file))) {
+      out.notes.push_back(wishes.data_dir.empty()
+                              ? fmt::format("{} is left out: it needs --data.", task.task)
+                              : fmt::format("{} is left out: {}/{} is not there.", task.task, wishes.data_dir, task.file));
+      continue;
+    }
+    BenchmarkRequest request = wishes;
+    request.tasks = {task.task};
+    if (request.samples == 0) request.samples = task.samples;
+    if (request.contexts.empty()) {
+      request.contexts = task.contexts;
+      std::erase_if(request.contexts, [&](int context) { return context > shape.context; });
+      // A set of records is cut to the context, so a shorter one will do; a generated task at that length exists already.
+      if (request.contexts.empty() && !task.file.empty()) request.contexts = {shape.context};
+      if (request.contexts.size() < task.contexts.size())
+        out.notes.push_back(fmt::format("{} at {} tokens: the model has a context of {}{}.", task.task, list_of(task.contexts),
+                                        shape.context,
+                                        request.contexts.empty() ? "; left out" : "; run at " + list_of(request.contexts)));
+      if (request.contexts.empty()) continue;
+    }
+    out.requests.push_back(std::move(request));
+  }
+  if (out.requests.empty())
+    return exhausted(fmt::format("Nothing of the preset {} can run on a model with a context of {} tokens{}.", preset.name,
+                                 shape.context, wishes.data_dir.empty() ? " and without --data" : ""));
+  return out;
+}
+
+Result<PresetPlan> plan_preset(std::span<const BenchmarkRequest> requests, const Vocabulary& vocabulary, const ModelShape& shape,
+                               FileSystem& files) {
+  PresetPlan out;
+  for (const BenchmarkRequest& request : requests) {
+    for (const int context : request.contexts) {
+      BenchmarkRequest one = request;
+      one.contexts = {context};
+      Result<std::vector<PlannedTask>> plan = plan_benchmark(one, vocabulary, shape, files);
+      if (!plan.ok() && plan.status().code() == Code::kExhausted) {
+        out.notes.push_back(
+            fmt::format("{} at {} tokens is left out: {}", request.tasks.front(), context, plan.status().message()));
+        continue;
+      }
+      if (!plan.ok()) return std::move(plan).status();
+      std::ranges::move(*plan, std::back_inserter(out.tasks));
+    }
+  }
+  if (out.tasks.empty()) return exhausted("No task of the preset fits the contexts; give larger ones with --context.");
+  return out;
+}
+
+}  // namespace kvartet

@@ -1,0 +1,29 @@
+// What a benchmark will cost, before it is run: rough hours, and the bytes of its largest sample.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "bench/runner/benchmark.h"
+#include "cache/spec.h"
+#include "core/model_shape.h"
+
+namespace kvartet {
+
+// Measured by the caller on a short prompt.
+struct RunRates {
+  double prefill_tokens_per_s = 0;
+  double decode_tokens_per_s = 0;  // of one sequence
+};
+
+struct RunEstimate {
+  double hours = 0;  // every answer at its longest, no gain from decoding caches as one batch, rates as given at every length
+  std::size_t cache_bytes = 0;  // of all caches together, at the end of the largest sample
+  std::size_t fast_bytes = 0;   // of them in the fast tier
+};
+
+RunEstimate estimate_run(std::span<const PlannedTask> plan, std::span<const CacheSpec> specs, const ModelShape& shape,
+                         const RunRates& rates);
+
+}  // namespace kvartet

@@ -1,0 +1,90 @@
+#include "report/claims.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "report/evidence.h"
+
+namespace kvartet {
+namespace {
+
+constexpr std::size_t kFewestRoles = 3;
+
+bool has_reference(const StoredResults& results) {
+  for (const Outcome& o : results.outcomes) {
+    if (o.spec == "full" && !o.failed()) return true;
+  }
+  return false;
+}
+
+std::string form_of(const StoredResults& results) {
+  std::string question;
+  if (!results.runs.empty()) question = fmt::format(" ({})", results.runs.front().identity.parameters);
+  return fmt::format(
+      "All methods ran in their fair form: the same token ids, template, truncation, room for the answer, stop rules and greedy "
+      "choice{}, "
+      "and bytes counted from allocations; where that differs from the paper's own runs, so may the outcome.",
+      question);
+}
+
+nlohmann::json or_null(const std::optional<double>& x) { return x ? nlohmann::json(*x) : nlohmann::json(nullptr); }
+
+}  // namespace
+
+const char* claim_result_name(ClaimResult result) {
+  switch (result) {
+    case ClaimResult::kReproduced: return "reproduced";
+    case ClaimResult::kNotReproduced: return "not reproduced";
+    case ClaimResult::kNotMeasurable: return "not measurable here";
+  }
+  return "";
+}
+
+std::vector<StudyClaims> find_claims(const StoredResults& results, const StoredResults* other) {
+  std::vector<StudyClaims> out;
+  if (!has_reference(results)) return out;
+  const Evidence evidence(results);
+  const auto add = [&](Study study, const char* title, const Roles& roles, auto claims) {
+    if (roles.size() < kFewestRoles) return;
+    StudyClaims found{study, title, form_of(results), {roles.begin(), roles.end()}, claims(evidence, roles, other)};
+    out.push_back(std::move(found));
+  };
+  add(Study::kCompression, "The claims of the compression paper", compression_roles(results), compression_claims);
+  add(Study::kOffloading, "The claims of the offloading paper", offloading_roles(results), offloading_claims);
+  return out;
+}
+
+nlohmann::json claims_json(std::span<const StudyClaims> studies) {
+  nlohmann::json out = nlohmann::json::array();
+  for (const StudyClaims& study : studies) {
+    for (const ClaimRow& row : study.rows) {
+      out.push_back({{"study", study.study == Study::kCompression ? "compression" : "offloading"},
+                     {"claim", row.claim},
+                     {"rule", row.rule},
+                     {"result", claim_result_name(row.result)},
+                     {"figure", row.figure},
+                     {"low", or_null(row.low)},
+                     {"high", or_null(row.high)},
+                     {"n", row.n},
+                     {"reason", row.reason}});
+    }
+  }
+  return out;
+}
+
+std::string claims_text(std::span<const StudyClaims> studies) {
+  std::string out;
+  for (const StudyClaims& study : studies) {
+    out += fmt::format("\n{}\n{}\n", study.title, study.form);
+    for (const ClaimRow& row : study.rows) {
+      out += fmt::format("  {:<19} {}\n{:22}{}\n", claim_result_name(row.result), row.claim, "", row.reason);
+      if (row.low)
+        out += fmt::format("{:22}{}: {:.{}f} to {:.{}f}, n = {}\n", "", row.figure, *row.low, row.decimals, *row.high,
+                           row.decimals, row.n);
+    }
+  }
+  return out;
+}
+
+}  // namespace kvartet

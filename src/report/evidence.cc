@@ -1,0 +1,274 @@
+#include "report/evidence.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <limits>
+#include <set>
+
+namespace kvartet {
+namespace {
+
+// How far the interval's weak end is from where the claim would fail; smaller decides.
+double room(const Part& part) {
+  if (!part.interval.measurable) return -std::numeric_limits<double>::infinity();
+  const double width = part.interval.high - part.interval.low;
+  return width > 0 ? part.interval.low / width : part.interval.low;
+}
+
+double shown(const Part& part, double x) { return part.is_log_ratio ? std::exp(x) : part.scale * x; }
+
+ClaimRow row_of(std::string claim, std::string rule, const Part& part) {
+  ClaimRow row;
+  row.claim = std::move(claim);
+  row.rule = std::move(rule);
+  row.result = part.result;
+  row.n = part.interval.n;
+  row.figure = part.what;
+  row.decimals = part.decimals;
+  if (part.interval.measurable) {
+    row.low = shown(part, part.interval.low);
+    row.high = shown(part, part.interval.high);
+  }
+  return row;
+}
+
+std::string mean_text(const Part& part) {
+  const double x = shown(part, part.interval.mean);
+  return part.is_log_ratio ? fmt::format("factor {:.3f}", x) : signed_text(x, part.decimals);
+}
+
+}  // namespace
+
+std::optional<double> score_difference(const OutcomePair& pair) {
+  if (!pair.mine->score || !pair.other->score) return std::nullopt;
+  return *pair.mine->score - *pair.other->score;
+}
+
+std::optional<double> likelihood_difference(const OutcomePair& pair) {
+  if (!pair.mine->gold_log_likelihood || !pair.other->gold_log_likelihood) return std::nullopt;
+  return *pair.mine->gold_log_likelihood - *pair.other->gold_log_likelihood;
+}
+
+std::optional<double> ttft_log_ratio(const OutcomePair& pair) {
+  if (pair.mine->ttft_s <= 0 || pair.other->ttft_s <= 0) return std::nullopt;
+  return std::log(pair.mine->ttft_s / pair.other->ttft_s);
+}
+
+std::optional<double> rate_log_ratio(const OutcomePair& pair) {
+  if (pair.mine->decode_tokens_per_s <= 0 || pair.other->decode_tokens_per_s <= 0) return std::nullopt;
+  return std::log(pair.mine->decode_tokens_per_s / pair.other->decode_tokens_per_s);
+}
+
+Evidence::Evidence(const StoredResults& results) : results_(results) {
+  for (const StoredTask& task : results.tasks) metric_of_[task.task] = task.metric;
+  for (const SampleRecord& sample : results.samples) prompt_tokens_[sample.key] = sample.prompt_tokens;
+  for (const Outcome& outcome : results.outcomes) {
+    if (!outcome.failed()) by_spec_[outcome.spec][outcome.key] = &outcome;
+  }
+}
+
+std::vector<const Outcome*> Evidence::completed(const std::string& spec) const {
+  std::vector<const Outcome*> out;
+  const auto found = by_spec_.find(spec);
+  if (found == by_spec_.end()) return out;
+  for (const auto& [key, outcome] : found->second) out.push_back(outcome);
+  return out;
+}
+
+std::vector<OutcomePair> Evidence::pairs(const std::string& mine, const std::string& other, const PairFilter& keep) const {
+  std::vector<OutcomePair> out;
+  const auto theirs = by_spec_.find(other);
+  if (theirs == by_spec_.end()) return out;
+  for (const Outcome* outcome : completed(mine)) {
+    const auto match = theirs->second.find(outcome->key);
+    if (match == theirs->second.end()) continue;
+    const OutcomePair pair = {outcome, match->second};
+    if (!keep || keep(pair)) out.push_back(pair);
+  }
+  return out;
+}
+
+PairedInterval Evidence::interval(const std::string& mine, const std::string& other, const PairValue& value, ScoreKind kind,
+                                  const PairFilter& keep) const {
+  std::vector<double> differences;
+  for (const OutcomePair& pair : pairs(mine, other, keep)) {
+    if (const std::optional<double> x = value(pair)) differences.push_back(*x);
+  }
+  return paired_interval(differences, kind);
+}
+
+Workload Evidence::workload(const Outcome& outcome) const {
+  const auto metric = metric_of_.find(outcome.key.task);
+  return workload_of(metric == metric_of_.end() ? "" : metric->second);
+}
+
+int Evidence::prompt_tokens(const Outcome& outcome) const {
+  const auto tokens = prompt_tokens_.find(outcome.key);
+  return tokens == prompt_tokens_.end() ? 0 : tokens->second;
+}
+
+bool Evidence::shared(const std::string& mine, const std::string& other) const {
+  return std::ranges::any_of(pairs(mine, other), [](const OutcomePair& p) { return p.mine->shared || p.other->shared; });
+}
+
+bool is_enough(const PairedInterval& interval) { return interval.measurable && interval.n >= kMinimumPairs; }
+
+ClaimResult judge_above(const PairedInterval& interval, double margin) {
+  if (!is_enough(interval)) return ClaimResult::kNotMeasurable;
+  if (interval.low > 0) return ClaimResult::kReproduced;
+  const bool same = interval.low >= -margin && interval.high <= margin;
+  return interval.high < 0 || same ? ClaimResult::kNotReproduced : ClaimResult::kNotMeasurable;
+}
+
+ClaimResult judge_no_less(const PairedInterval& interval, double margin) {
+  if (!is_enough(interval)) return ClaimResult::kNotMeasurable;
+  if (interval.low >= -margin) return ClaimResult::kReproduced;
+  return interval.high < 0 ? ClaimResult::kNotReproduced : ClaimResult::kNotMeasurable;
+}
+
+ClaimResult judge_equal(const PairedInterval& interval, double margin) {
+  if (!is_enough(interval)) return ClaimResult::kNotMeasurable;
+  if (interval.low >= -margin && interval.high <= margin) return ClaimResult::kReproduced;
+  return interval.low > 0 || interval.high < 0 ? ClaimResult::kNotReproduced : ClaimResult::kNotMeasurable;
+}
+
+ClaimRow not_measurable(std::string claim, std::string rule, std::string reason) {
+  ClaimRow row;
+  row.claim = std::move(claim);
+  row.rule = std::move(rule);
+  row.reason = std::move(reason);
+  return row;
+}
+
+ClaimRow decide_all(std::string claim, std::string rule, const std::vector<Part>& parts) {
+  if (parts.empty()) return not_measurable(std::move(claim), std::move(rule), "These results hold no pair of caches to compare.");
+  const auto first_with = [&](ClaimResult result) {
+    return std::ranges::find_if(parts, [&](const Part& p) { return p.result == result; });
+  };
+  auto deciding = first_with(ClaimResult::kNotReproduced);
+  if (deciding == parts.end()) deciding = first_with(ClaimResult::kNotMeasurable);
+  if (deciding == parts.end()) deciding = std::ranges::min_element(parts, {}, room);
+  ClaimRow row = row_of(std::move(claim), std::move(rule), *deciding);
+  if (deciding->result == ClaimResult::kNotMeasurable) {
+    row.reason = deciding->interval.n < kMinimumPairs
+                     ? fmt::format("{} pairs are too few.", deciding->interval.n)
+                     : fmt::format("{} on average, and {} pairs do not decide it.", mean_text(*deciding), deciding->interval.n);
+  } else {
+    row.reason = fmt::format("{} on average over {} pairs.", mean_text(*deciding), deciding->interval.n);
+  }
+  if (parts.size() > 1 && deciding->result == ClaimResult::kReproduced)
+    row.reason += fmt::format(" This is the closest of {} comparisons, and all hold.", parts.size());
+  if (parts.size() > 1 && deciding->result == ClaimResult::kNotReproduced)
+    row.reason += fmt::format(" {} of {} comparisons speak against the claim.",
+                              std::ranges::count(parts, ClaimResult::kNotReproduced, &Part::result), parts.size());
+  return row;
+}
+
+std::string SpecKeys::key(const std::string& name_of_key) const {
+  const auto found = keys.find(name_of_key);
+  return found == keys.end() ? "" : found->second;
+}
+
+std::optional<SpecKeys> spec_keys(std::string_view spec) {
+  if (spec.find('+') != std::string_view::npos) return std::nullopt;
+  SpecKeys out;
+  const std::size_t colon = spec.find(':');
+  out.name = spec.substr(0, colon);
+  std::string_view rest = colon == std::string_view::npos ? std::string_view() : spec.substr(colon + 1);
+  while (!rest.empty()) {
+    const std::size_t comma = rest.find(',');
+    const std::string_view pair = rest.substr(0, comma);
+    const std::size_t equals = pair.find('=');
+    out.keys[std::string(pair.substr(0, equals))] = equals == std::string_view::npos ? "" : pair.substr(equals + 1);
+    rest = comma == std::string_view::npos ? std::string_view() : rest.substr(comma + 1);
+  }
+  return out;
+}
+
+std::string missing_roles(const Roles& roles, const std::vector<std::string>& wanted) {
+  for (const std::string& role : wanted) {
+    if (!roles.contains(role)) return fmt::format("These results hold no {}.", role);
+  }
+  return {};
+}
+
+namespace {
+
+// By how much each cache loses to each other, as -1, 0 (undecided) or 1, by likelihood.
+std::map<std::pair<std::string, std::string>, int> order_of(const Evidence& evidence, const Roles& roles,
+                                                            const std::set<std::string>& tasks) {
+  std::map<std::pair<std::string, std::string>, int> out;
+  const PairFilter common = [&](const OutcomePair& p) { return tasks.contains(p.mine->key.task); };
+  for (const auto& [mine, my_spec] : roles) {
+    for (const auto& [other, other_spec] : roles) {
+      if (mine >= other) continue;
+      const PairedInterval i = evidence.interval(my_spec, other_spec, likelihood_difference, ScoreKind::kMeasurement, common);
+      out[{mine, other}] = !is_enough(i) ? 0 : i.low > 0 ? 1 : i.high < 0 ? -1 : 0;
+    }
+  }
+  return out;
+}
+
+std::set<std::string> tasks_of(const StoredResults& results) {
+  std::set<std::string> out;
+  for (const StoredTask& task : results.tasks) out.insert(task.task);
+  return out;
+}
+
+std::string model_of(const StoredResults& results) {
+  return results.runs.empty() ? "an unnamed model" : results.runs.front().identity.model_name;
+}
+
+}  // namespace
+
+ClaimRow family_claim(const Evidence& evidence, const Roles& roles, const StoredResults* other) {
+  const std::string claim = "The trends are the same across model families.";
+  const std::string rule =
+      "On the tasks that both models ran, pairs of caches are put in order by likelihood where a 95 % interval allows it: no "
+      "pair in "
+      "opposite orders, and at least 5 pairs ordered in both.";
+  const std::string model = model_of(evidence.results());
+  if (other == nullptr) {
+    return not_measurable(
+        claim, rule,
+        fmt::format("These results are of one model, {}; 'kvartet report DIR --beside OTHER' brings a second.", model));
+  }
+  std::set<std::string> tasks;
+  std::ranges::set_intersection(tasks_of(evidence.results()), tasks_of(*other), std::inserter(tasks, tasks.end()));
+  Roles theirs = compression_roles(*other);
+  theirs.merge(offloading_roles(*other));
+  Roles common;
+  for (const auto& [role, spec] : theirs) {
+    if (roles.contains(role)) common[role] = spec;
+  }
+  const auto here = order_of(evidence, roles, tasks);
+  const auto there = order_of(Evidence(*other), common, tasks);
+  int agree = 0;
+  std::string opposite;
+  int against = 0;
+  for (const auto& [pair, order] : there) {
+    const int mine = here.at(pair);
+    agree += mine != 0 && mine == order ? 1 : 0;
+    if (mine * order >= 0) continue;
+    if (against++ == 0) opposite = fmt::format("{} and {}", pair.first, pair.second);
+  }
+  ClaimRow row = not_measurable(claim, rule, "");
+  row.n = agree + against;
+  if (against > 0) {
+    row.result = ClaimResult::kNotReproduced;
+    row.reason = fmt::format("{} pairs of caches are in opposite orders on {} and {}, first {}; {} agree.", against, model,
+                             model_of(*other), opposite, agree);
+  } else if (agree >= kMinimumPairs) {
+    row.result = ClaimResult::kReproduced;
+    row.reason = fmt::format("{} pairs of caches are in the same order on {} and {}, none in the opposite one.", agree, model,
+                             model_of(*other));
+  } else {
+    row.reason = fmt::format("Only {} pairs of caches are put in order on both {} and {}.", agree, model, model_of(*other));
+  }
+  return row;
+}
+
+}  // namespace kvartet
