@@ -16,6 +16,7 @@ ModelShape shape(int kv_heads, int head_dim, int context) {
   ModelShape s;
   s.context = context;
   s.layers.assign(2, LayerShape{.heads = kv_heads * 3, .kv_heads = kv_heads, .head_dim = head_dim, .window = 0});
+  s.rope.dims = head_dim;
   return s;
 }
 

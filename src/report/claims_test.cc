@@ -9,6 +9,7 @@
 
 #include "report/evidence.h"
 #include "report/page.h"
+#include "report/published_figures.h"
 #include "report/report_fixture.h"
 
 namespace kvartet {
@@ -415,6 +416,23 @@ TEST(Claims, EveryClaimIsInTextJsonAndPage) {
   EXPECT_EQ(claims.size(), 15U);
   EXPECT_NE(page.find("href=\"#claims\""), std::string::npos);
   EXPECT_EQ(report_page(m.results, report_rows(m.results), {}).find("id=\"claims\""), std::string::npos);
+}
+
+// compression.md 15.1: the paper's figures stand beside ours where the same model ran, and nowhere else.
+TEST(Claims, PublishedFiguresBesideTheSameModel) {
+  EXPECT_EQ(published_model("models/meta_llama-3.1-8B-instruct.Q8_0.gguf"), "Llama-3.1-8B-Instruct");
+  EXPECT_EQ(published_model("smollm2"), "");
+  EXPECT_EQ(published_score("Llama-3.1-8B-Instruct", "KIVI-4", "longbench/2wikimqa"), 46.63);
+  EXPECT_EQ(published_score("Mistral-7B-Instruct-v0.3", "CaM", "longbench/multi_news"), 16.73);
+  EXPECT_FALSE(published_score("Llama-3.1-8B-Instruct", "KIVI-4", "docqa"));
+  EXPECT_FALSE(published_score("", "KIVI-4", "longbench/2wikimqa"));
+  Made m = compression();
+  const auto page = [&] {
+    return report_page(m.results, report_rows(m.results), {.folders = {}, .notes = {}, .claims = find_claims(m.results)});
+  };
+  EXPECT_EQ(page().find("(23.40)"), std::string::npos);
+  m.results.runs.front().identity.model_name = "Llama-3.1-8B-Instruct";
+  EXPECT_NE(page().find("(23.40)"), std::string::npos);
 }
 
 TEST(Claims, KeysOfASpec) {

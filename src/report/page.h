@@ -11,8 +11,8 @@
 namespace kvartet {
 
 struct PageRequest {
-  std::vector<std::string> folders;  // where the results come from, for people
-  std::vector<std::string> notes;    // caveats of the merge, beside those of report_caveats
+  std::vector<std::string> folders;      // where the results come from, for people
+  std::vector<std::string> notes;        // caveats of the merge, beside those of report_caveats
   std::vector<StudyClaims> claims = {};  // find_claims
 };
 

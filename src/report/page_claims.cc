@@ -1,5 +1,9 @@
 // The section that holds the papers' claims against these results.
+#include <algorithm>
+#include <map>
+
 #include "report/page_parts.h"
+#include "report/published_figures.h"
 
 namespace kvartet {
 namespace {
@@ -30,6 +34,50 @@ void write_claim(Html& out, const ClaimRow& row) {
   out.close();
 }
 
+// Mean scores of the caches over sets, all lengths together: the form of the paper's tables.
+std::map<std::string, std::map<std::string, std::pair<double, int>>> score_sums(const StoredResults& results) {
+  std::map<std::string, std::map<std::string, std::pair<double, int>>> out;
+  for (const Outcome& o : results.outcomes) {
+    if (o.failed() || !o.score) continue;
+    auto& [sum, n] = out[o.spec][o.key.task];
+    sum += 100 * *o.score;
+    ++n;
+  }
+  return out;
+}
+
+void write_scores(Html& out, const PageContext& page, const StudyClaims& study) {
+  const auto sums = score_sums(page.results);
+  std::vector<std::string> tasks;
+  for (const StoredTask& t : page.results.tasks) {
+    if (std::ranges::any_of(sums, [&](const auto& entry) { return entry.second.contains(t.task); })) tasks.push_back(t.task);
+  }
+  if (tasks.empty()) return;
+  const std::string published = page.results.runs.empty() ? "" : published_model(page.results.runs.front().identity.model_name);
+  std::vector<std::string> columns = {"method"};
+  columns.insert(columns.end(), tasks.begin(), tasks.end());
+  open_table(out,
+             published.empty()
+                 ? "Mean score by set, all lengths together"
+                 : fmt::format("Mean score by set, all lengths together; in brackets the paper's, of {} in 16 bits", published),
+             columns);
+  std::vector<std::pair<std::string, std::string>> methods = {{"full", "full"}};
+  methods.insert(methods.end(), study.caches.begin(), study.caches.end());
+  for (const auto& [method, spec] : methods) {
+    const auto own = sums.find(spec);
+    if (own == sums.end()) continue;
+    out.open("tr").element("th", method, {{"scope", "row"}});
+    for (const std::string& task : tasks) {
+      const auto found = own->second.find(task);
+      std::string text = found == own->second.end() ? "–" : fmt::format("{:.1f}", found->second.first / found->second.second);
+      if (const auto paper = published_score(published, method, task)) text += fmt::format(" ({:.2f})", *paper);
+      cell(out, text);
+    }
+    out.close();
+  }
+  close_table(out);
+}
+
 void write_study(Html& out, const PageContext& page, const StudyClaims& study) {
   out.element("h3", study.title);
   out.element("p", study.form);
@@ -37,6 +85,7 @@ void write_study(Html& out, const PageContext& page, const StudyClaims& study) {
              {"claim", "here", "95 % interval", "n", "of what, and why"});
   for (const ClaimRow& row : study.rows) write_claim(out, row);
   close_table(out);
+  write_scores(out, page, study);
   out.open("details").element("summary", "The rules, and which cache stands for which method");
   out.open("dl");
   for (const ClaimRow& row : study.rows) out.element("dt", row.claim).element("dd", row.rule);
