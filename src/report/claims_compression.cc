@@ -350,7 +350,7 @@ ClaimRow kivi_and_snapkv_are_predictable(const Case& c) {
 }
 
 ClaimRow cam_depends_on_redundancy(const Case& c) {
-  const std::string claim = "CaM compresses by 1 to 14 times, depending on the text's redundancy.";
+  const std::string claim = "CaM compresses by 1 to 14 times, depending on redundancy in the text.";
   const std::string rule =
       "Length alone predicts tokens ÷ target, at least 1. Reproduced when the ratio at the end misses that by more than 10 % in "
       "most of the "

@@ -374,7 +374,9 @@ TEST(Claims, SingleNeedlesHideIt) {
   shown.change(kShadow, "needle", scored(-40));
   expect_result(shown, "single needle", kNo);
   expect_result(offloading(), "single needle", kNo);  // nothing is lost, so nothing is hidden
-  expect_result(offloading(10), "single needle", kOpen);
+  Made few = offloading(10);                          // so few needles cannot show that none is lost
+  few.change(kShadow, "multineedle:k=4", likelier(-0.4));
+  expect_result(few, "single needle", kOpen);
 }
 
 TEST(Claims, WithoutTheCachesNothingIsClaimed) {

@@ -46,6 +46,39 @@ TEST_F(Bench, DryRunWritesNothing) {
   EXPECT_FALSE(std::filesystem::exists(out("out")));
 }
 
+// Flags take the place of the preset's tasks, lengths and samples; its caches stay, and its claims come at the end.
+TEST_F(Bench, PresetBringsCachesAndClaims) {
+  const Finished f = run(bench_arguments("out", {"--preset", "compression-paper", "--samples", "2", "--json"}, {}));
+  ASSERT_TRUE(is_ok(f));
+  const Json d = f.json();
+  EXPECT_GE(d["rows"].size(), 2U * 7);
+  ASSERT_EQ(d["claims"].size(), 15U);
+  for (const Json& claim : d["claims"]) EXPECT_FALSE(claim["reason"].get<std::string>().empty()) << claim["claim"];
+  EXPECT_EQ(d["claims"][0]["result"], "not measurable here");  // of four samples
+  const Finished page = run({"report", out("out"), "-o", out("page.html")});
+  ASSERT_TRUE(is_ok(page));
+  const Finished again = run({"report", out("out"), "--beside", out("out"), "--json"});
+  ASSERT_TRUE(is_ok(again));
+  EXPECT_EQ(again.json()["claims"].size(), 15U);
+}
+
+TEST_F(Bench, PresetDryRunTellsHoursAndBytes) {
+  const Finished f = run(bench_arguments("out", {"--preset", "compression-paper", "--samples", "2", "--dry-run"}, {}));
+  ASSERT_TRUE(is_ok(f));
+  EXPECT_NE(f.out.find("streamingllm:sinks=4,budget=0.25"), std::string::npos) << f.out;
+  EXPECT_NE(f.out.find(" hours"), std::string::npos) << f.out;
+  EXPECT_FALSE(std::filesystem::exists(out("out")));
+}
+
+TEST_F(Bench, NeitherCacheNorPresetIsRefused) {
+  const Finished f = run({"bench", "-m", model_, "--task", "needle", "-o", out("out")});
+  EXPECT_EQ(f.code, 2);
+  EXPECT_NE(f.err.find("--preset"), std::string::npos) << f.err;
+  const Finished wrong = run({"bench", "-m", model_, "--preset", "paper", "-o", out("out")});
+  EXPECT_EQ(wrong.code, 2);
+  EXPECT_NE(wrong.err.find("compression-paper"), std::string::npos) << wrong.err;
+}
+
 // DESIGN 6: Ctrl-C keeps what is finished and exits 130, and the same command resumes.
 TEST_F(Bench, InterruptedRunGoesOnWhereItWas) {
   const Json whole = rows(bench("whole", {"--samples", "12", "--json"}));
