@@ -86,6 +86,7 @@ Status SpeedMeter::open() {
   engine.model_path = options_.model_path;
   engine.threads = options_.threads;
   engine.fast_tier_bytes = options_.fast_tier_bytes;
+  engine.tier_directory = options_.tier_directory;
   engine.cancel = options_.cancel;
   KV_ASSIGN(engine_, Engine::open(engine));
   for (const CacheSpec& spec : options_.specs) KV_TRY(check_spec(spec, engine_->shape()));

@@ -29,6 +29,7 @@ struct SpeedOptions {
   std::string model_path;
   int threads = 1;
   std::size_t fast_tier_bytes = Arena::kNoCap;  // cap over all of our caches
+  std::string tier_directory;                   // for the files of tier=mmap and tier=disk; "": the system's temporary folder
   std::vector<CacheSpec> specs;
   std::vector<int> depths;  // tokens in the cache before decode; prefill at depth N is N tokens from empty
   Fill fill = Fill::kPrefill;

@@ -1,6 +1,8 @@
 #include "cache/offload_cache.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -16,6 +18,13 @@ ByteAccount joined(const TierBytes& tiers) {
   return {tiers.fast.live + tiers.slow.live, tiers.fast.allocated + tiers.slow.allocated, tiers.slow.live, tiers.slow.allocated};
 }
 
+Result<std::string> temporary_folder() {
+  std::error_code error;
+  const std::filesystem::path folder = std::filesystem::temp_directory_path(error);
+  if (error) return io_error(fmt::format("there is no temporary folder for the rows ({}); name one", error.message()));
+  return folder.string();
+}
+
 }  // namespace
 
 Status OffloadCache::check(const SelectOptions& options, const ModelShape& shape) {
@@ -27,7 +36,6 @@ Status OffloadCache::check(const SelectOptions& options, const ModelShape& shape
                     layer.window));
   }
   if (options.place == Place::kNear) return {};
-  if (options.tier != Tier::kRam) return usage_error("tier=mmap and tier=disk are not built yet; use tier=ram");
   for (const LayerShape& layer : shape.layers) KV_TRY(OffloadLayer::check(options, layer));
   if (options.rope == KeyRope::kPre && shape.rope.dims == 0) {
     return usage_error("keys are to lie unrotated (rope=pre), but this model's rotation is not known; use rope=post");
@@ -36,7 +44,7 @@ Status OffloadCache::check(const SelectOptions& options, const ModelShape& shape
 }
 
 Result<OffloadCache> OffloadCache::create(const SelectOptions& options, const ModelShape& shape, std::shared_ptr<Arena> fast,
-                                          std::shared_ptr<Arena> slow) {
+                                          const OffloadPlace& place) {
   KV_TRY(check(options, shape));
   OffloadCache cache;
   cache.options_ = std::make_shared<const SelectOptions>(options);
@@ -59,14 +67,23 @@ Result<OffloadCache> OffloadCache::create(const SelectOptions& options, const Mo
   for (int l = 0; l < shape.layer_count(); ++l) {
     cache.layers_.emplace_back(cache.options_, l, shape.layers[uz(l)], &(*formats)[uz(2 * l)], &(*formats)[uz(2 * l + 1)]);
   }
+  cache.far_ = store_options(options);
+  cache.far_.layers = std::move(rows);
+  cache.far_.fast = std::move(fast);
+  cache.far_.slow = place.slow != nullptr ? place.slow : Arena::create();
+  cache.far_.file.fs = place.files;
+  cache.far_.file.directory = place.directory;
+  if (place.directory.empty() && options.tier != Tier::kRam) {
+    KV_ASSIGN(cache.far_.file.directory, temporary_folder());
+  }
+  return cache;
+}
+
+RowStoreOptions OffloadCache::store_options(const SelectOptions& options) {
   RowStoreOptions store;
   store.tier = options.tier;
-  store.layers = std::move(rows);
-  store.fast = std::move(fast);
-  store.slow = std::move(slow);
-  KV_ASSIGN(RowStore made, RowStore::create(std::move(store)));
-  cache.store_.emplace(std::move(made));
-  return cache;
+  store.cache_share = options.cache_share;
+  return store;
 }
 
 OffloadCache::OffloadCache(const OffloadCache& other)
@@ -75,6 +92,7 @@ OffloadCache::OffloadCache(const OffloadCache& other)
       fast_(other.fast_),
       formats_(other.formats_),
       rope_(other.rope_),
+      far_(other.far_),
       layers_(other.layers_),
       pages_(other.pages_) {
   if (other.store_) store_.emplace(other.store_->fork());
@@ -87,7 +105,11 @@ Status OffloadCache::seal(int layer, const OffloadLayer::Prompt& prompt, int thr
     return {};
   }
   const int tokens = static_cast<int>(prompt.key.tokens);
-  KV_TRY(layers_[uz(layer)].seal(*fast_, *store_, prompt, threads, kept));
+  if (!store_ && !OffloadLayer::segments(*options_, layer, tokens).dense) {
+    KV_ASSIGN(RowStore made, RowStore::create(far_));
+    store_.emplace(std::move(made));
+  }
+  KV_TRY(layers_[uz(layer)].seal(*fast_, store_ ? &*store_ : nullptr, prompt, threads, kept));
   const bool rotates = wants_pre_rope_keys() && layers_[uz(layer)].selects();
   if (rotates && rope_ == nullptr) rope_ = std::make_shared<const RopeTable>(shape_->rope, tokens);
   return {};
@@ -98,7 +120,8 @@ Status OffloadCache::select(int layer, MatView<const float> queries, int threads
     pages_[uz(layer)].select(queries, kept);
     return {};
   }
-  if (layer == 0) store_->begin_step();
+  if (!layers_[uz(layer)].selects()) return {};
+  if (layer == options_->dense_layers) store_->begin_step();
   return layers_[uz(layer)].select(
       {.queries = queries, .rope = rope_.get(), .fast = fast_.get(), .store = &*store_, .scratch = &scratch_, .threads = threads},
       kept);
@@ -165,14 +188,15 @@ ByteAccount OffloadCache::predict(const SelectOptions& options, const ModelShape
     for (int l = 0; l < shape.layer_count(); ++l) sum += PageLayer::predict(options, l, shape.layers[uz(l)], prompt + generated);
     return sum;
   }
-  RowStoreOptions store;
-  store.tier = options.tier;
+  RowStoreOptions store = store_options(options);
   for (int l = 0; l < shape.layer_count(); ++l) {
     const LayerShape& layer = shape.layers[uz(l)];
     sum += OffloadLayer::predict(options, l, layer, prompt);
     if (!OffloadLayer::segments(options, l, prompt).dense) store.layers.push_back(OffloadLayer::row_shape(options, layer));
   }
-  if (!store.layers.empty()) sum += joined(predict_tier_bytes(store, prompt));
+  if (store.layers.empty()) return sum;
+  sum += joined(predict_tier_bytes(store, prompt));
+  if (generated > 0) sum += full_row_cache_bytes(store, prompt);
   return sum;
 }
 

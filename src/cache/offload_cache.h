@@ -16,12 +16,19 @@
 
 namespace kvartet {
 
+// Where the slow tier's rows go.
+struct OffloadPlace {
+  std::shared_ptr<Arena> slow = nullptr;  // tier=ram; null: an arena of the cache's own
+  std::string directory = {};             // tier=mmap, tier=disk; "": the system's temporary folder
+  FileSystem* files = nullptr;            // null: the real one
+};
+
 class OffloadCache {
  public:
   // kUsage: the options do not fit the model.
   static Status check(const SelectOptions& options, const ModelShape& shape);
   static Result<OffloadCache> create(const SelectOptions& options, const ModelShape& shape, std::shared_ptr<Arena> fast,
-                                     std::shared_ptr<Arena> slow);
+                                     const OffloadPlace& place);
   OffloadCache(const OffloadCache& other);  // a fork
   OffloadCache(OffloadCache&&) noexcept = default;
   OffloadCache& operator=(const OffloadCache&) = delete;
@@ -45,6 +52,7 @@ class OffloadCache {
 
   // The counters of offloading.md 1.2; rows that were still staged from the step before count as hits.
   RowTraffic traffic() const;
+  std::string slow_medium() const { return store_ ? store_->medium() : ""; }
   ByteAccount bytes() const;
   void list_state(std::vector<StateBuffer>* out) const;
   static ByteAccount predict(const SelectOptions& options, const ModelShape& shape, int prompt, int generated);
@@ -53,14 +61,16 @@ class OffloadCache {
 
  private:
   OffloadCache() = default;
+  static RowStoreOptions store_options(const SelectOptions& options);
   std::shared_ptr<const SelectOptions> options_;
   std::shared_ptr<const ModelShape> shape_;
   std::shared_ptr<Arena> fast_;
   std::shared_ptr<const std::vector<TileFormat>> formats_;  // per layer: key, value
   std::shared_ptr<const RopeTable> rope_;                   // null until rows have to be rotated
-  std::optional<RowStore> store_;
-  std::vector<OffloadLayer> layers_;  // rows far
-  std::vector<PageLayer> pages_;      // or everything near
+  RowStoreOptions far_;                                     // of the store to be made
+  std::optional<RowStore> store_;                           // from the first prompt on that is long enough to leave rows far
+  std::vector<OffloadLayer> layers_;                        // rows far
+  std::vector<PageLayer> pages_;                            // or everything near
   OffloadScratch scratch_;
 };
 

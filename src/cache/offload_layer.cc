@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <mutex>
 #include <numeric>
 #include <utility>
 
@@ -142,7 +143,7 @@ ByteAccount OffloadLayer::predict(const SelectOptions& options, int layer, const
 
 // ---- the end of the prompt
 
-Status OffloadLayer::seal(Arena& fast, RowStore& store, const Prompt& prompt, int threads, Arrival* kept) {
+Status OffloadLayer::seal(Arena& fast, RowStore* store, const Prompt& prompt, int threads, Arrival* kept) {
   const int tokens = static_cast<int>(prompt.key.tokens);
   KV_CHECK(sealed_ == nullptr && tokens > 0);
   for (std::size_t h = 0; h < prompt.key.heads; ++h) {
@@ -198,7 +199,7 @@ Status OffloadLayer::seal(Arena& fast, RowStore& store, const Prompt& prompt, in
     units.push_back(std::move(unit));
   }
   std::vector<std::span<const std::byte>> spans(rows.begin(), rows.end());
-  KV_TRY(store.append(layer_, spans));
+  KV_TRY(store->append(layer_, spans));
   units_ = std::move(units);
   sealed_ = std::make_shared<const Sealed>(std::move(sealed));
   return {};
@@ -283,14 +284,32 @@ Status OffloadLayer::select(const Step& step, std::span<const HeadView> kept) {
   if (!selects()) return {};
   OffloadScratch& scratch = *step.scratch;
   if (scratch.workers.size() < uz(step.threads)) scratch.workers.resize(uz(step.threads));
+  scratch.fetch_rows.resize(std::max(scratch.fetch_rows.size(), uz(kv_heads())));
+  scratch.fetched.resize(scratch.fetch_rows.size());
   const int units = static_cast<int>(units_.size());
+  // A head's rows are on their way while other heads still choose; the store takes one call at a time.
+  std::mutex store;
+  std::vector<int> choosing(uz(kv_heads()), units_per_head());
+  std::vector<std::optional<FetchTicket>> tickets(uz(kv_heads()));
+  std::vector<Status> fetched(uz(kv_heads()));
   parallel_for(step.threads, units, [&](int u, int worker) {
     choose(step, u, scratch.workers[uz(worker)]);
     compare(units_[uz(u)], scratch.workers[uz(worker)]);
+    const int head = u / units_per_head();
+    const std::lock_guard lock(store);
+    if (--choosing[uz(head)] == 0) fetched[uz(head)] = begin_fetch(step, head, &tickets[uz(head)]);
   });
-  KV_TRY(fetch(step));
   std::vector<Status> staged(uz(units));
-  parallel_for(step.threads, units, [&](int u, int worker) { staged[uz(u)] = stage(step, u, scratch.workers[uz(worker)]); });
+  parallel_for(step.threads, units, [&](int u, int worker) {
+    const int head = u / units_per_head();
+    {
+      const std::lock_guard lock(store);
+      if (tickets[uz(head)]) fetched[uz(head)] = step.store->wait(*std::exchange(tickets[uz(head)], std::nullopt));
+      if (!fetched[uz(head)].ok()) return;
+    }
+    staged[uz(u)] = stage(step, u, scratch.workers[uz(worker)]);
+  });
+  for (Status& status : fetched) KV_TRY(std::move(status));
   for (int u = 0; u < units; ++u) KV_TRY(std::move(staged[uz(u)]).within(fmt::format("selection {}", u)));
   refresh_views(kept);
   return {};
@@ -350,30 +369,25 @@ void OffloadLayer::compare(Unit& unit, OffloadScratch::Worker& worker) {
   KV_CHECK(unit.missing.size() == unit.free.size());
 }
 
-Status OffloadLayer::fetch(const Step& step) {
+Status OffloadLayer::begin_fetch(const Step& step, int head, std::optional<FetchTicket>* ticket) {
   OffloadScratch& scratch = *step.scratch;
-  const std::size_t row_bytes = step.store->row_bytes(layer_);
-  scratch.fetch_rows.resize(std::max(scratch.fetch_rows.size(), uz(kv_heads())));
-  scratch.fetched.resize(scratch.fetch_rows.size());
-  std::vector<HeadFetch> fetches;
-  for (int h = 0; h < kv_heads(); ++h) {
-    std::vector<std::int32_t>& rows = scratch.fetch_rows[uz(h)];
-    rows.clear();
-    for (int u = h * units_per_head(); u < (h + 1) * units_per_head(); ++u) {
-      const Unit& unit = units_[uz(u)];
-      rows.insert(rows.end(), unit.missing.begin(), unit.missing.end());
-      rows_reused_ += unit.chosen.size() - unit.missing.size();
-    }
-    if (units_per_head() > 1) {
-      std::sort(rows.begin(), rows.end());
-      rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
-    }
-    if (rows.empty()) continue;
-    scratch.fetched[uz(h)].resize(rows.size() * row_bytes);
-    fetches.push_back({.kv_head = h, .rows = rows, .out = scratch.fetched[uz(h)].data()});
+  std::vector<std::int32_t>& rows = scratch.fetch_rows[uz(head)];
+  rows.clear();
+  for (int u = head * units_per_head(); u < (head + 1) * units_per_head(); ++u) {
+    const Unit& unit = units_[uz(u)];
+    rows.insert(rows.end(), unit.missing.begin(), unit.missing.end());
+    rows_reused_ += unit.chosen.size() - unit.missing.size();
   }
-  if (fetches.empty()) return {};
-  return step.store->fetch(layer_, fetches);
+  if (units_per_head() > 1) {
+    std::sort(rows.begin(), rows.end());
+    rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
+  }
+  if (rows.empty()) return {};
+  scratch.fetched[uz(head)].resize(rows.size() * step.store->row_bytes(layer_));
+  const HeadFetch fetch{.kv_head = head, .rows = rows, .out = scratch.fetched[uz(head)].data()};
+  KV_ASSIGN(FetchTicket begun, step.store->begin_fetch(layer_, {&fetch, 1}));
+  ticket->emplace(std::move(begun));
+  return {};
 }
 
 void OffloadLayer::read_key(const Step& step, int head, std::int32_t position, const std::byte* row, float* out) const {

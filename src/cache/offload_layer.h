@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -58,7 +59,8 @@ class OffloadLayer {
     HeadRows<const float> key_pre;
     HeadRows<const float> value;
   };
-  Status seal(Arena& fast, RowStore& store, const Prompt& prompt, int threads, Arrival* kept);
+  // `store` may be null if segments() says that the prompt is too short.
+  Status seal(Arena& fast, RowStore* store, const Prompt& prompt, int threads, Arrival* kept);
   bool selects() const { return sealed_ != nullptr; }
 
   // One decode step: queries [heads, head_dim] after RoPE. `kept` are the layer cache's views, the new row included.
@@ -124,7 +126,7 @@ class OffloadLayer {
   std::vector<std::byte> encode_head(const Prompt& prompt, const Sealed& sealed, int head) const;
   void choose(const Step& step, int unit, OffloadScratch::Worker& worker);
   void compare(Unit& unit, OffloadScratch::Worker& worker);
-  Status fetch(const Step& step);
+  Status begin_fetch(const Step& step, int head, std::optional<FetchTicket>* ticket);
   Status stage(const Step& step, int unit, OffloadScratch::Worker& worker);
   void read_key(const Step& step, int head, std::int32_t position, const std::byte* row, float* out) const;
 

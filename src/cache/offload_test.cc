@@ -491,7 +491,7 @@ TEST(OffloadSpec, CanonicalAndRefusals) {
   EXPECT_EQ(
       spec_of("yakv").canonical,
       "yakv:budget=0.03125,chunk=1,index=higgs2,keys=higgs4,values=higgs4,rope=pre,aggregate=maxsoftmax,share=group,sinks=0,"
-      "outliers=first,local=64,segments=chunks,min=0,dense=0,tier=ram");
+      "outliers=first,local=64,segments=chunks,min=0,dense=0,tier=ram,cache=0");
   EXPECT_EQ(spec_of(spec_of("shadowkv").canonical), spec_of("shadowkv"));
   for (const std::string name : {"yakv-engine", "oracle", "arkvale", "quest", "select"})
     EXPECT_EQ(spec_of(spec_of(name).canonical), spec_of(name));

@@ -106,7 +106,7 @@ Result<SequenceCache> SequenceCache::create(const CacheSpec& spec, const ModelSh
   impl->formats = std::move(formats);
   if (spec.offload) {
     KV_ASSIGN(OffloadCache offload,
-              OffloadCache::create(*spec.offload, shape, impl->arena, options.slow != nullptr ? options.slow : Arena::create()));
+              OffloadCache::create(*spec.offload, shape, impl->arena, {options.slow, options.tier_directory, options.files}));
     impl->offload.emplace(std::move(offload));
   }
   return SequenceCache(std::move(impl));
@@ -236,6 +236,8 @@ Status SequenceCache::read_far_rows(int layer, int kv_head, std::span<const std:
   KV_CHECK(impl_->offload && impl_->offload->has_far_rows(layer));
   return impl_->offload->read_rows(layer, kv_head, positions, keys, values);
 }
+
+std::string SequenceCache::slow_medium() const { return impl_->offload ? impl_->offload->slow_medium() : ""; }
 
 RowTraffic SequenceCache::traffic() const { return impl_->offload ? impl_->offload->traffic() : RowTraffic{}; }
 

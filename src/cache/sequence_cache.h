@@ -10,11 +10,13 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "cache/spec.h"
 #include "core/arena.h"
 #include "core/bytes.h"
+#include "core/file_system.h"
 #include "core/matrix.h"
 #include "core/model_shape.h"
 #include "core/scores.h"
@@ -36,6 +38,8 @@ struct LayerRows {
 struct CacheOptions {
   int threads = 1;                        // for sealing prompts and selecting rows; the bits do not depend on it
   std::shared_ptr<Arena> slow = nullptr;  // rows of the slow tier in memory; null: an arena of the cache's own
+  std::string tier_directory = {};        // for the files of tier=mmap and tier=disk; "": the system's temporary folder
+  FileSystem* files = nullptr;            // where that folder is; null: the real one
 };
 
 // What one view of a layer with far rows sees beside the generated tokens, as prompt positions, ascending: for diagnostics.
@@ -96,7 +100,8 @@ class SequenceCache {
   Status read_far_rows(int layer, int kv_head, std::span<const std::int32_t> positions, MatView<float> keys,
                        MatView<float> values);
 
-  RowTraffic traffic() const;  // between the tiers; all zero without a slow tier
+  RowTraffic traffic() const;       // between the tiers; all zero without a slow tier
+  std::string slow_medium() const;  // how its slow tier is reached: "io_uring, past the page cache"; "": nothing lies there
   ByteAccount bytes() const;
   std::vector<StateBuffer> state() const;  // every buffer, named; their sums equal bytes()
   Status check_integrity() const;          // pieces cover all rows, counts agree, bounds hold; for tests
@@ -107,7 +112,8 @@ class SequenceCache {
   std::unique_ptr<Impl> impl_;
 };
 
-// Exactly the bytes a cache will hold (adakv: up to how its heads share the layer's rows, which scores decide) after a prompt of
+// Exactly the bytes a cache will hold (adakv: up to how its heads share the layer's rows, which scores decide; a row cache counts
+// as empty after the prompt and as full after the first step; tier=disk: with the buffers of io_uring) after a prompt of
 // `prompt_tokens` and `generated` decode steps: no allocation. kUsage: the spec does not fit the model, or a count is negative or
 // absurd.
 Result<ByteAccount> predict_bytes(const CacheSpec& spec, const ModelShape& shape, int prompt_tokens, int generated);

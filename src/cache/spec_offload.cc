@@ -13,9 +13,9 @@
 namespace kvartet {
 namespace {
 
-constexpr std::array<std::string_view, 17> kKeys = {"budget", "chunk",    "index",     "meta",  "keys",  "rank",
+constexpr std::array<std::string_view, 18> kKeys = {"budget", "chunk",    "index",     "meta",  "keys",  "rank",
                                                     "values", "rope",     "aggregate", "share", "sinks", "outliers",
-                                                    "local",  "segments", "min",       "dense", "tier"};
+                                                    "local",  "segments", "min",       "dense", "tier",  "cache"};
 constexpr std::array<std::string_view, 4> kAggregates = {"maxsoftmax", "meanquery", "maxlogit", "sumsoftmax"};
 constexpr std::array<std::string_view, 2> kShares = {"group", "head"};
 constexpr std::array<std::string_view, 2> kRopes = {"pre", "post"};
@@ -56,6 +56,14 @@ Status read_amount(const SpecStage& stage, std::string_view key, int least, Amou
       fmt::format("{}={} is neither a whole number of tokens nor a share of the prompt between 0 and 1; write "
                   "tokens such as 64, or a share such as 0.03125",
                   key, quoted(text)));
+}
+
+Status read_cache_share(const SpecStage& stage, double* share) {
+  if (stage.find("cache") == nullptr) return {};
+  KV_ASSIGN(const std::string text, single_text(stage, "cache", ""));
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *share, std::chars_format::general);
+  if (error == std::errc() && end == text.data() + text.size() && *share >= 0 && *share <= 1) return {};
+  return usage_error(fmt::format("cache={} is not a share of the rows; write a number from 0 (no row cache) to 1", quoted(text)));
 }
 
 // Whole numbers of tokens are whole chunks (offloading.md 1.4: must divide exactly).
@@ -161,6 +169,7 @@ Status read_segments(const SpecStage& stage, SelectOptions* options) {
   KV_ASSIGN(options->dense_layers, single_whole(stage, "dense", options->dense_layers, 0, kMostRows));
   KV_ASSIGN(const std::size_t tier, word_index(stage, "tier", kTiers, static_cast<std::size_t>(options->tier)));
   options->tier = static_cast<Tier>(tier);
+  KV_TRY(read_cache_share(stage, &options->cache_share));
   KV_TRY(check_whole_chunks("budget", options->budget, chunk));
   if (options->segments == Segmentation::kInfix) return {};
   KV_TRY(check_whole_chunks("sinks", options->sinks, chunk));
@@ -173,13 +182,13 @@ std::string print_options(const SelectOptions& options) {
   if (options.index.kind == IndexKind::kResidual) text += fmt::format(",meta={}", options.index.meta);
   text += fmt::format(",keys={}", options.low_rank_keys ? kLowRank : row_format_name(options.keys));
   if (options.low_rank_keys) text += fmt::format(",rank={}", options.rank);
-  text +=
-      fmt::format(",values={},rope={},aggregate={},share={},sinks={},outliers={},local={},segments={},min={},dense={},tier={}",
-                  row_format_name(options.values), kRopes[static_cast<std::size_t>(options.rope)],
-                  kAggregates[static_cast<std::size_t>(options.aggregate)], kShares[static_cast<std::size_t>(options.share)],
-                  print_amount(options.sinks), kOutliers[static_cast<std::size_t>(options.outliers)], print_amount(options.local),
-                  kSegments[static_cast<std::size_t>(options.segments)], options.least_prompt, options.dense_layers,
-                  kTiers[static_cast<std::size_t>(options.tier)]);
+  text += fmt::format(
+      ",values={},rope={},aggregate={},share={},sinks={},outliers={},local={},segments={},min={},dense={},tier={},cache={}",
+      row_format_name(options.values), kRopes[static_cast<std::size_t>(options.rope)],
+      kAggregates[static_cast<std::size_t>(options.aggregate)], kShares[static_cast<std::size_t>(options.share)],
+      print_amount(options.sinks), kOutliers[static_cast<std::size_t>(options.outliers)], print_amount(options.local),
+      kSegments[static_cast<std::size_t>(options.segments)], options.least_prompt, options.dense_layers,
+      kTiers[static_cast<std::size_t>(options.tier)], options.cache_share);
   return text;
 }
 

@@ -193,6 +193,7 @@ Status bench(BenchFlags& flags) {
   KV_ASSIGN(options.model_path, resolve_model(flags.model.model));
   options.threads = resolved_threads(flags.model);
   options.fast_tier_bytes = flags.model.fast_tier_bytes;
+  options.tier_directory = flags.model.tier_directory;
   options.cancel = &interrupted();
   KV_ASSIGN(std::unique_ptr<Engine> engine, Engine::open(options));
   KV_ASSIGN(const Work work, plan_work(flags, preset, asked, *engine));

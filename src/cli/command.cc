@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "core/clock.h"
 #include "core/parallel_for.h"
@@ -49,6 +50,10 @@ void add_model_flags(CLI::App* command, ModelFlags* flags) {
         flags->fast_tier_bytes = *bytes;
       },
       "cap on the bytes of all caches in memory (K, M, G)");
+  command
+      ->add_option("--tier-dir", flags->tier_directory,
+                   "where tier=mmap and tier=disk put their files, which vanish with the program (default: the temporary folder)")
+      ->check(CLI::ExistingDirectory);
 }
 
 int resolved_threads(const ModelFlags& flags) { return flags.threads > 0 ? flags.threads : physical_cores(); }
@@ -128,6 +133,13 @@ Result<std::size_t> parse_bytes(const std::string& text) {
     return usage_error(fmt::format("'{}' is not a number of bytes; write for example 300M or 2G", text));
   }
   return static_cast<std::size_t>(number * unit);
+}
+
+nlohmann::ordered_json bytes_by_tier_json(const CacheSpec& spec, const ByteAccount& bytes) {
+  const char* slow = "slow";
+  if (spec.offload && spec.offload->tier == Tier::kMmap) slow = "mmap";
+  if (spec.offload && spec.offload->tier == Tier::kDisk) slow = "disk";
+  return {{"ram", bytes.fast_allocated()}, {slow, bytes.slow_allocated}};
 }
 
 bool stderr_is_terminal() { return isatty(STDERR_FILENO) != 0; }

@@ -5,12 +5,14 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "cache/spec.h"
 #include "core/arena.h"
+#include "core/bytes.h"
 #include "core/status.h"
 
 namespace kvartet {
@@ -23,6 +25,7 @@ struct ModelFlags {
   std::string model;
   int threads = 0;  // 0: physical cores
   std::size_t fast_tier_bytes = Arena::kNoCap;
+  std::string tier_directory;  // "": the system's temporary folder
 };
 void add_model_flags(CLI::App* command, ModelFlags* flags);
 int resolved_threads(const ModelFlags& flags);
@@ -48,6 +51,9 @@ Result<std::vector<CacheSpec>> parse_specs(const std::vector<std::string>& texts
 
 // K, M, G are powers of 1024.
 Result<std::size_t> parse_bytes(const std::string& text);
+
+// {"ram": the fast tier, "slow": the slow one}; for a cache with rows in a file the second is called "mmap" or "disk".
+nlohmann::ordered_json bytes_by_tier_json(const CacheSpec& spec, const ByteAccount& bytes);
 
 // Set by the first Ctrl-C; the second one ends the process at once.
 const std::atomic<bool>& interrupted();

@@ -38,7 +38,7 @@ Status explain(const ExplainFlags& flags) {
     rows.push_back({{"spec", spec.canonical},
                     {"bytes_total", bytes.allocated},
                     {"live_bytes", bytes.live},
-                    {"bytes_by_tier", {{"ram", bytes.fast_allocated()}, {"slow", bytes.slow_allocated}}},
+                    {"bytes_by_tier", bytes_by_tier_json(spec, bytes)},
                     {"bytes_per_token", per_token},
                     {"compression_ratio", ratio},
                     {"fast_ratio", full / static_cast<double>(bytes.fast_allocated())}});

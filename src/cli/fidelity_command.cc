@@ -30,6 +30,7 @@ Status fidelity(const FidelityFlags& flags) {
   KV_ASSIGN(options.model_path, resolve_model(flags.model.model));
   options.threads = resolved_threads(flags.model);
   options.fast_tier_bytes = flags.model.fast_tier_bytes;
+  options.tier_directory = flags.model.tier_directory;
   options.cancel = &interrupted();
   options.bf16_copy = true;  // activation rounding of low-bit products would drown q8_0 (DESIGN 6)
   KV_ASSIGN(std::unique_ptr<Engine> engine, Engine::open(options));

@@ -48,21 +48,35 @@ std::size_t peak_rss_bytes() {
   return static_cast<std::size_t>(usage.ru_maxrss) * 1024;
 }
 
+// offloading.md 1.2, since the sequence or its fork began.
+Json traffic_json(const SequenceCache& cache) {
+  const RowTraffic traffic = cache.traffic();
+  return {{"medium", cache.slow_medium()},
+          {"rows_fetched", traffic.rows_fetched},
+          {"rows_hit", traffic.rows_hit},
+          {"bytes_fetched", traffic.bytes_fetched},
+          {"requests", traffic.medium.reads},
+          {"bytes_read", traffic.medium.bytes_read},
+          {"bytes_written", traffic.medium.bytes_written}};
+}
+
 // DESIGN 4: the ratio is f16 bytes of the live tokens over allocated bytes.
 Json kv_json(const SequenceCache& cache, const ModelShape& shape) {
   const ByteAccount bytes = cache.bytes();
   const std::int64_t full = f16_bytes(shape, cache.next_position());
   const double ratio = bytes.allocated == 0 ? 0 : static_cast<double>(full) / static_cast<double>(bytes.allocated);
-  return {
+  Json kv = {
       {"spec", cache.spec().canonical},
       {"live_bytes", bytes.live},
       {"allocated_bytes", bytes.allocated},
-      {"bytes_by_tier", {{"ram", bytes.fast_allocated()}, {"slow", bytes.slow_allocated}}},
+      {"bytes_by_tier", bytes_by_tier_json(cache.spec(), bytes)},
       {"full_f16_bytes", full},
       {"compression_ratio", ratio},
       {"fast_ratio", bytes.fast_allocated() == 0 ? 0 : static_cast<double>(full) / static_cast<double>(bytes.fast_allocated())},
       {"rows_kept", cache.mean_rows()},
       {"acted", cache.acted()}};
+  if (!cache.slow_medium().empty()) kv["traffic"] = traffic_json(cache);
+  return kv;
 }
 
 double decode_rate(const Completion& c) {
@@ -200,6 +214,7 @@ Status run(const RunFlags& flags) {
   KV_ASSIGN(options.model_path, resolve_model(flags.model.model));
   options.threads = resolved_threads(flags.model);
   options.fast_tier_bytes = flags.model.fast_tier_bytes;
+  options.tier_directory = flags.model.tier_directory;
   options.cancel = &interrupted();
   KV_ASSIGN(std::unique_ptr<Engine> engine, Engine::open(options));
 

@@ -112,6 +112,7 @@ Status speed(SpeedFlags& flags) {
   flags.options.fill = flags.fill == "direct" ? Fill::kDirect : Fill::kPrefill;
   flags.options.threads = resolved_threads(flags.model);
   flags.options.fast_tier_bytes = flags.model.fast_tier_bytes;
+  flags.options.tier_directory = flags.model.tier_directory;
   flags.options.depths = flags.depths;
   flags.options.peer = !flags.peer.empty();
   flags.options.cancel = &interrupted();

@@ -23,6 +23,7 @@ const char* finish_reason_name(FinishReason reason) {
     case FinishReason::kStop: return "stop";
     case FinishReason::kLength: return "length";
     case FinishReason::kCancelled: return "cancelled";
+    case FinishReason::kFailed: return "failed";
   }
   return "unknown";
 }
@@ -57,10 +58,12 @@ Status Engine::Impl::check_specs(std::span<const CacheSpec> specs, std::size_t p
 }
 
 Result<std::vector<Sequence>> Engine::Impl::make_sequences(std::span<const CacheSpec> specs) const {
+  const CacheOptions cache_options = {
+      .threads = options.threads, .tier_directory = options.tier_directory, .files = options.files};
   std::vector<Sequence> sequences;
   sequences.reserve(specs.size());
   for (const CacheSpec& spec : specs) {
-    KV_ASSIGN(SequenceCache cache, SequenceCache::create(spec, shape(), arena, {.threads = options.threads}));
+    KV_ASSIGN(SequenceCache cache, SequenceCache::create(spec, shape(), arena, cache_options));
     sequences.push_back({std::move(cache), {}, 0, 0, {}});
   }
   return sequences;

@@ -25,6 +25,8 @@ struct EngineOptions {
   int threads = 1;
   bool bf16_copy = false;                       // linear layers from a BF16 copy (fidelity)
   std::size_t fast_tier_bytes = Arena::kNoCap;  // cap over all caches of this engine
+  std::string tier_directory = {};              // for the files of tier=mmap and tier=disk; "": the system's temporary folder
+  FileSystem* files = nullptr;                  // where that folder is; null: the real one
   const std::atomic<bool>* cancel = nullptr;    // set: the running call ends with kCancelled after the current chunk or token
 };
 
@@ -61,13 +63,14 @@ struct GenerateOptions {
   bool ignore_end = false;             // go on after an end token (speed measurements need a fixed number of tokens)
 };
 
-enum class FinishReason : std::uint8_t { kStop, kLength, kCancelled };
-const char* finish_reason_name(FinishReason reason);  // "stop", "length", "cancelled"
+enum class FinishReason : std::uint8_t { kStop, kLength, kCancelled, kFailed };
+const char* finish_reason_name(FinishReason reason);  // "stop", "length", "cancelled", "failed"
 
 struct Completion {
   std::string text;           // valid UTF-8
   std::vector<Token> tokens;  // as sampled, the end token left out
   FinishReason finish_reason = FinishReason::kLength;
+  Status failure;               // kFailed: why; the sequence is of no more use, the others went on
   double decode_s = 0;          // first to last token
   std::vector<double> token_s;  // time of each token after the start of generation
 };
@@ -104,7 +107,8 @@ class Engine {
   // Works on a fork: the sequence is unchanged.
   Result<std::vector<double>> log_likelihoods(const Sequence& sequence, std::span<const Token> continuation);
 
-  // One decode step with given tokens, one for each sequence, as one batch: their logits are renewed (teacher forcing).
+  // One decode step with given tokens, one for each sequence, as one batch: their logits are renewed (teacher forcing). If a
+  // cache fails the step is finished for the others all the same.
   Status decode(std::span<Sequence* const> sequences, std::span<const Token> tokens);
 
   // The same for one sequence, with a look at every layer before its attention: the observer's failure ends the step.
@@ -112,8 +116,9 @@ class Engine {
   Status decode_observed(Sequence& sequence, Token token, const LayerObserver& observer);
 
   // Decodes all sequences as one batch, each until its own end. on_text gets pieces of valid UTF-8 as they are certain.
-  // kUsage: options that make no sense; kExhausted: no room for a single token, or over the byte cap. An interruption is
-  // no error here: what was finished comes back with kCancelled.
+  // A sequence whose cache fails (a disk that refuses, for instance) ends with kFailed if others go on, and ends the call if it
+  // was the only one. kUsage: options that make no sense; kExhausted: no room for a single token, or over the byte cap. An
+  // interruption is no error here: what was finished comes back with kCancelled.
   using OnText = std::function<void(int sequence, std::string_view piece)>;
   Result<std::vector<Completion>> generate(std::span<Sequence* const> sequences, const GenerateOptions& options,
                                            const OnText& on_text = {});

@@ -61,6 +61,11 @@ class Answer {
     ended_ = true;
   }
 
+  void fail(Status failure, const Engine::OnText& on_text) {
+    end(FinishReason::kFailed, on_text);
+    completion_.failure = std::move(failure);
+  }
+
   Completion take_completion() { return std::move(completion_); }
 
  private:
@@ -125,7 +130,17 @@ Result<std::vector<Completion>> Engine::generate(std::span<Sequence* const> sequ
       fed.push_back(answer.sequence().pending.back());
       answer.sequence().pending.clear();
     }
-    KV_TRY(impl_->decode(batch, fed));
+    Status stepped = impl_->decode(batch, fed);
+    if (stepped.ok()) continue;
+    const std::span<const Status> failures = impl_->step->failures();
+    const auto failed = [](const Status& status) { return !status.ok(); };
+    if (sequences.size() == 1 || std::none_of(failures.begin(), failures.end(), failed)) return stepped;
+    for (std::size_t i = 0; i < active.size(); ++i) {
+      if (failures[i].ok()) continue;
+      active[i].fail(failures[i], on_text);
+      completions[static_cast<std::size_t>(active[i].index())] = active[i].take_completion();
+    }
+    std::erase_if(active, [](const Answer& answer) { return answer.ended(); });
   }
   return completions;
 }

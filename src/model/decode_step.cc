@@ -25,11 +25,22 @@ struct DecodeStep::Impl {
   std::vector<std::vector<float>> weights_data;  // per item, only for caches that ask for softmax weights
   std::vector<std::int32_t> tokens, positions;
   std::vector<AttentionTask> tasks;
+  std::vector<Status> failures;  // per item: one that failed takes no further part, its attention counts as zeros
 
   Impl(Transformer& t, int n) : transformer(t), threads(n), attention(n) {}
 
   Status run_layer(int layer, std::span<const DecodeItem> items, MatView<float> x);
-  Status append_rows(int layer, std::span<const DecodeItem> items, MatView<float> k, MatView<float> v);
+  void append_rows(int layer, std::span<const DecodeItem> items, MatView<float> k, MatView<float> v);
+  Status before_attention(int layer, const DecodeItem& item, std::size_t index, const LayerInputs& in);
+  Status first_failure() const;
+  bool all_failed() const {
+    return std::none_of(failures.begin(), failures.end(), [](const Status& status) { return status.ok(); });
+  }
+  // A failure while items were still going is nobody's alone.
+  Status clear_if_common(Status status) {
+    if (!status.ok() && !all_failed()) failures.assign(failures.size(), {});
+    return status;
+  }
   void make_tasks(int layer, std::span<const DecodeItem> items, MatView<float> q, MatView<float> attended);
   MatView<float> weights_of(std::size_t item, int layer, const SequenceCache& cache);
 };
@@ -43,20 +54,38 @@ MatView<float> DecodeStep::Impl::weights_of(std::size_t item, int layer, const S
   return resized(&weights_data[item], uz(s.heads), uz(rows));
 }
 
-Status DecodeStep::Impl::append_rows(int layer, std::span<const DecodeItem> items, MatView<float> k, MatView<float> v) {
+Status DecodeStep::Impl::first_failure() const {
+  const auto failed = std::find_if(failures.begin(), failures.end(), [](const Status& status) { return !status.ok(); });
+  return failed == failures.end() ? Status() : *failed;
+}
+
+void DecodeStep::Impl::append_rows(int layer, std::span<const DecodeItem> items, MatView<float> k, MatView<float> v) {
   const LayerShape& s = transformer.shape().layers[uz(layer)];
   for (std::size_t i = 0; i < items.size(); ++i) {
+    if (!failures[i].ok()) continue;
     const MatView<const float> key(k.row(i), uz(s.kv_heads), uz(s.head_dim));
     const MatView<const float> value(v.row(i), uz(s.kv_heads), uz(s.head_dim));
-    KV_TRY(items[i].cache->append_row(layer, key, value));
+    failures[i] = items[i].cache->append_row(layer, key, value);
   }
-  return {};
+}
+
+Status DecodeStep::Impl::before_attention(int layer, const DecodeItem& item, std::size_t index, const LayerInputs& in) {
+  const LayerShape& s = transformer.shape().layers[uz(layer)];
+  const MatView<const float> q(in.q.row(index), uz(s.heads), uz(s.head_dim));
+  KV_TRY(item.cache->before_attention(layer, q));
+  if (item.observer == nullptr) return {};
+  const MatView<const float> key(in.k.row(index), uz(s.kv_heads), uz(s.head_dim));
+  return (*item.observer)(layer, q, key, {in.v.row(index), uz(s.kv_heads), uz(s.head_dim)});
 }
 
 void DecodeStep::Impl::make_tasks(int layer, std::span<const DecodeItem> items, MatView<float> q, MatView<float> attended) {
   const LayerShape& s = transformer.shape().layers[uz(layer)];
   tasks.clear();
   for (std::size_t i = 0; i < items.size(); ++i) {
+    if (!failures[i].ok()) {
+      std::fill_n(attended.row(i), attended.cols, 0.0F);
+      continue;
+    }
     const MatView<float> weights = weights_of(i, layer, *items[i].cache);
     const std::span<const HeadView> views = items[i].cache->views(layer);
     const std::size_t group = uz(s.heads) / views.size();  // 1 where every query head has rows of its own
@@ -90,22 +119,20 @@ Status DecodeStep::Impl::run_layer(int layer, std::span<const DecodeItem> items,
   const double t0 = clock.seconds();
   KV_TRY(transformer.pre_attention(layer, Linear::kStored, x, positions, in));
   const double t1 = clock.seconds();
-  KV_TRY(append_rows(layer, items, in.k, in.v));
+  append_rows(layer, items, in.k, in.v);
   for (std::size_t i = 0; i < n; ++i) {
-    const MatView<const float> q(in.q.row(i), uz(s.heads), uz(s.head_dim));
-    KV_TRY(items[i].cache->before_attention(layer, q));
-    if (items[i].observer == nullptr) continue;
-    const MatView<const float> key(in.k.row(i), uz(s.kv_heads), uz(s.head_dim));
-    KV_TRY((*items[i].observer)(layer, q, key, {in.v.row(i), uz(s.kv_heads), uz(s.head_dim)}));
+    if (failures[i].ok()) failures[i] = before_attention(layer, items[i], i, in);
   }
+  if (all_failed()) return first_failure();
   make_tasks(layer, items, in.q, attended);
   const double t2 = clock.seconds();
   attention.run(tasks);
   const double t3 = clock.seconds();
   for (std::size_t i = 0; i < n; ++i) {
+    if (!failures[i].ok()) continue;
     MatView<const float> weights;
     if (items[i].cache->wants_weights()) weights = {weights_data[i].data(), uz(s.heads), weights_data[i].size() / uz(s.heads)};
-    KV_TRY(items[i].cache->after_attention(layer, weights));
+    failures[i] = items[i].cache->after_attention(layer, weights);
   }
   const double t4 = clock.seconds();
   KV_TRY(transformer.post_attention(layer, Linear::kStored, attended, x));
@@ -122,6 +149,7 @@ Status DecodeStep::run(std::span<const DecodeItem> items) {
   Impl& m = *impl_;
   KV_CHECK(!items.empty());
   m.breakdown = {};
+  m.failures.assign(items.size(), {});
   m.tokens.clear();
   m.positions.clear();
   m.weights_data.resize(items.size());
@@ -132,18 +160,20 @@ Status DecodeStep::run(std::span<const DecodeItem> items) {
   const ModelShape& shape = m.transformer.shape();
   const MatView<float> x = resized(&m.x_data, items.size(), uz(shape.hidden));
   KV_TRY(m.transformer.embed(m.tokens, x));
-  for (int layer = 0; layer < shape.layer_count(); ++layer) KV_TRY(m.run_layer(layer, items, x));
+  for (int layer = 0; layer < shape.layer_count(); ++layer) KV_TRY(m.clear_if_common(m.run_layer(layer, items, x)));
   const double begin = Clock::real().seconds();
   const MatView<float> logits = resized(&m.logits_data, items.size(), uz(shape.vocab));
-  KV_TRY(m.transformer.logits(x, logits));
+  KV_TRY(m.clear_if_common(m.transformer.logits(x, logits)));
   for (std::size_t i = 0; i < items.size(); ++i) {
+    if (!m.failures[i].ok()) continue;
     std::copy_n(logits.row(i), uz(shape.vocab), items[i].logits.data());
     items[i].cache->finish_step();
   }
   m.breakdown.head = Clock::real().seconds() - begin;
-  return {};
+  return m.first_failure();
 }
 
+std::span<const Status> DecodeStep::failures() const { return impl_->failures; }
 const DecodeStep::Breakdown& DecodeStep::last() const { return impl_->breakdown; }
 
 }  // namespace kvartet

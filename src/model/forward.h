@@ -62,7 +62,10 @@ class DecodeStep {
  public:
   DecodeStep(Transformer& transformer, int threads);
   ~DecodeStep();
+  // A cache that fails drops out, and the others finish the step as if it were not there: the first failure is returned all the
+  // same, and failures() says whose it is. A failure that is nobody's alone ends the step for all.
   Status run(std::span<const DecodeItem> items);
+  std::span<const Status> failures() const;  // of the last run, one per item
 
   // Where the last run's time went, in seconds.
   struct Breakdown {

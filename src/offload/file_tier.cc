@@ -89,6 +89,7 @@ std::unique_ptr<RowTier> FileTier::fork() const {
   other->options_.reading = options_.reading;
   other->layers_ = layers_;
   other->file_ = file_;
+  if (options_.tier == Tier::kDisk) other->reader_ = reader_;
   other->medium_ = medium_;
   other->closed_ = closed_;
   return other;
@@ -153,18 +154,16 @@ Result<FileTier::StagedHead> FileTier::stage(const Layer& layer, Head& head, std
 
 // The run's pages, first from the tail, then from `rows`; as few writes as the buffer allows.
 Status FileTier::write_run(const Layer& layer, const Head& head, const Run& run, std::span<const std::byte> rows) {
-  if (write_buffer_.bytes().empty()) {
-    KV_ASSIGN(write_buffer_, PageBuffer::create(*fast_, write_buffer_bytes(shapes())));
-  }
+  KV_ASSIGN(const PageBuffer buffer, PageBuffer::create(*fast_, write_buffer_bytes(shapes())));
   const std::size_t used = static_cast<std::size_t>(layer.page_rows) * layer.shape.row_bytes;
   std::span<const std::byte> tail;
   if (head.tail != nullptr)
     tail = head.tail->bytes().first(static_cast<std::size_t>(head.rows - head.paged_rows) * layer.shape.row_bytes);
   auto* sums = reinterpret_cast<std::uint32_t*>(run.sums->data());
-  const std::size_t pages_at_once = write_buffer_.bytes().size() / layer.page_bytes;
+  const std::size_t pages_at_once = buffer.bytes().size() / layer.page_bytes;
   for (std::size_t first = 0; first < static_cast<std::size_t>(run.pages); first += pages_at_once) {
     const std::size_t count = std::min(pages_at_once, static_cast<std::size_t>(run.pages) - first);
-    const std::span<std::byte> batch = write_buffer_.bytes().first(count * layer.page_bytes);
+    const std::span<std::byte> batch = buffer.bytes().first(count * layer.page_bytes);
     for (std::size_t i = 0; i < count; ++i) {
       const std::span<std::byte> page = batch.subspan(i * layer.page_bytes, layer.page_bytes);
       const std::size_t from_tail = std::min(tail.size(), used);
@@ -221,6 +220,8 @@ std::shared_ptr<ReadJob> FileTier::plan(int layer_index, std::span<const RowRead
   job->path = file_->path();
   job->place = fmt::format("layer {}", layer_index);
   job->pieces.reserve(reads.size());
+  job->extents.reserve(reads.size());
+  job->sums.reserve(reads.size());
   const Run* run = nullptr;
   int run_head = -1;
   std::uint64_t last_page = 0;  // offset of the page read last; 0 is never one
@@ -280,7 +281,6 @@ TierBytes FileTier::bytes() const {
       }
     }
   }
-  total.fast.allocated += write_buffer_.allocated();
   if (reader_ != nullptr) total.fast.allocated += reader_->allocated_bytes();
   return total;
 }
@@ -288,7 +288,6 @@ TierBytes FileTier::bytes() const {
 TierBytes FileTier::predict(std::span<const LayerRowShape> layers, const FileTierOptions& options, int rows) {
   TierBytes total;
   total.slow.allocated = kUnit;
-  bool writes = false;
   for (const LayerRowShape& shape : layers) {
     const auto heads = static_cast<std::size_t>(shape.kv_heads);
     const auto pages = static_cast<std::size_t>(rows / rows_per_page(shape.row_bytes));
@@ -298,9 +297,7 @@ TierBytes FileTier::predict(std::span<const LayerRowShape> layers, const FileTie
     total.slow.allocated += heads * pages * page_bytes;
     total.fast.live += heads * in_tail * shape.row_bytes;
     total.fast.allocated += heads * ((rows > 0 ? page_bytes : 0) + pages * sizeof(std::uint32_t));
-    writes = writes || pages > 0;
   }
-  if (writes) total.fast.allocated += PageBuffer::allocation(write_buffer_bytes(layers));
   if (options.tier == Tier::kDisk) {
     const PageReaderOptions reading = reading_of(options, layers);
     const int slots = options.reader == DiskReader::kUring ? reading.queue_depth : reading.threads;
@@ -333,7 +330,6 @@ void FileTier::list_state(const std::string& prefix, std::vector<StateBuffer>* o
       memory(place + " unfinished page", {live, head.tail->size()}, head.tail->data());
     }
   }
-  if (write_buffer_.allocated() != 0) memory(prefix + "row file write buffer", {0, write_buffer_.allocated()}, nullptr);
   if (reader_ != nullptr && reader_->allocated_bytes() != 0) {
     memory(prefix + "row file read buffers", {0, reader_->allocated_bytes()}, nullptr);
   }

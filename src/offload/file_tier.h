@@ -100,8 +100,7 @@ class FileTier : public RowTier {
   std::shared_ptr<Arena> fast_;
   FileTierOptions options_;
   std::shared_ptr<RowFile> file_;
-  std::unique_ptr<PageReader> reader_;  // after file_: goes first. A fork makes its own at its first read.
-  PageBuffer write_buffer_;
+  std::shared_ptr<PageReader> reader_;  // after file_: goes first. Forks share it, but for a map, which each makes for itself.
   MediumTraffic traffic_;
   std::string medium_;
   bool closed_ = false;  // kept: takes no more rows

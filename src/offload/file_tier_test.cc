@@ -303,7 +303,7 @@ TEST_P(FileTierTest, EveryFailingAllocationOfAFetchIsTold) {
     o.cache_share = 0.5;
     RowStore store = made(o);
     ASSERT_TRUE(append_rows(store, 1, 100).ok());
-    RowStore fork = store.fork();  // makes its own reader at its first fetch
+    RowStore fork = store.fork();  // a map makes its own reader at its first fetch
     Selection s = random_selection(fork, 1, 0.3, 2);
     o.fast->fail_nth_allocation(n);
     const Status status = fork.fetch(1, s.fetches);

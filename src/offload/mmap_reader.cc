@@ -19,10 +19,7 @@ class MmapReader : public PageReader {
   explicit MmapReader(RandomAccessFile& file) : file_(file) {}
   ~MmapReader() override { unmap(); }
 
-  void start(std::shared_ptr<ReadJob> job) override {
-    Status status = read(*job);
-    for (std::size_t i = 0; i < job->extents.size(); ++i) job->finish_extent(i, status);
-  }
+  void start(std::shared_ptr<ReadJob> job) override { job->finish_all(read(*job)); }
 
   std::size_t allocated_bytes() const override { return 0; }
 

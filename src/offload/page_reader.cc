@@ -44,6 +44,13 @@ void ReadJob::finish_extent(std::size_t i, Status status) {
   if (++done_ == extents.size()) all_done_.notify_all();
 }
 
+void ReadJob::finish_all(Status status) {
+  const std::lock_guard lock(mutex_);
+  status_ = std::move(status).within(place);
+  done_ = extents.size();
+  all_done_.notify_all();
+}
+
 Status ReadJob::wait() {
   std::unique_lock lock(mutex_);
   all_done_.wait(lock, [&] { return done_ == extents.size(); });

@@ -53,7 +53,8 @@ class ReadJob {
   std::uint64_t bytes() const;
 
   void finish_extent(std::size_t i, Status status);
-  Status wait();  // the error of the first extent that has one
+  void finish_all(Status status);  // for readers that do the whole job at once
+  Status wait();                   // the error of the first extent that has one
 
  private:
   std::mutex mutex_;
@@ -65,9 +66,9 @@ class ReadJob {
 
 class PageReader {
  public:
-  virtual ~PageReader() = default;  // no job may be under way
-  virtual void start(std::shared_ptr<ReadJob> job) = 0;
-  virtual std::size_t allocated_bytes() const = 0;  // from the fast arena
+  virtual ~PageReader() = default;                       // no job may be under way
+  virtual void start(std::shared_ptr<ReadJob> job) = 0;  // the readers of disks: from any thread
+  virtual std::size_t allocated_bytes() const = 0;       // from the fast arena
 };
 
 struct PageReaderOptions {

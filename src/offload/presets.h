@@ -35,6 +35,7 @@ struct SelectOptions {
   int least_prompt = 0;
   int dense_layers = 0;  // first layers that keep everything
   Tier tier = Tier::kRam;
+  double cache_share = 0;  // of a head's rows that stay near after they were fetched
   bool operator==(const SelectOptions&) const = default;
 
   SegmentRequest request(int prompt) const {

@@ -340,4 +340,16 @@ TierBytes predict_tier_bytes(const RowStoreOptions& options, int rows) {
   return total;
 }
 
+ByteAccount full_row_cache_bytes(const RowStoreOptions& options, int rows) {
+  const int slots = static_cast<int>(options.cache_share * rows);
+  const int slab_slots = (slots + kSlabRows - 1) / kSlabRows * kSlabRows;
+  ByteAccount total;
+  for (const LayerRowShape& shape : options.layers) {
+    const std::size_t bytes = static_cast<std::size_t>(shape.kv_heads) * shape.row_bytes;
+    total.live += bytes * static_cast<std::size_t>(slots);
+    total.allocated += bytes * static_cast<std::size_t>(slab_slots);
+  }
+  return total;
+}
+
 }  // namespace kvartet

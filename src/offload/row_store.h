@@ -118,4 +118,7 @@ class RowStore {
 // Exactly the bytes that a store holds after `rows` rows were appended to every layer and head and nothing was fetched.
 TierBytes predict_tier_bytes(const RowStoreOptions& options, int rows);
 
+// What a row cache holds at most then, in whole slabs.
+ByteAccount full_row_cache_bytes(const RowStoreOptions& options, int rows);
+
 }  // namespace kvartet

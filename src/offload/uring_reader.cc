@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <deque>
 #include <system_error>
 #include <thread>
@@ -69,9 +70,9 @@ class UringReader : public PageReader {
 
   void run() {
     while (true) {
-      take_work();
-      if (free_.size() == slots_.size()) return;  // stopping, and nothing under way
-      io_uring_submit_and_wait(&ring_, 1);
+      if (!take_work()) return;
+      if (free_.size() == slots_.size()) continue;  // all was refused
+      submit();
       io_uring_cqe* done = nullptr;
       while (io_uring_peek_cqe(&ring_, &done) == 0) {
         const auto slot = static_cast<std::size_t>(io_uring_cqe_get_data64(done));
@@ -82,16 +83,43 @@ class UringReader : public PageReader {
     }
   }
 
+  // Waits until a read is complete, or gives up what the system will never take.
+  void submit() {
+    const int result = refused_ == 0 ? io_uring_submit_and_wait(&ring_, 1) : refused_;
+    if (result >= 0) {
+      unsubmitted_.erase(unsubmitted_.begin(), unsubmitted_.begin() + std::min<std::ptrdiff_t>(result, std::ssize(unsubmitted_)));
+      return;
+    }
+    if (result == -EINTR) return;
+    if (result != -EAGAIN && result != -EBUSY) refuse(result);
+    // Completions still come for what was submitted: a thread that sleeps in the system receives them.
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+
+  // Entries stay in the ring, so it must not be submitted again: their slots are used by others by then.
+  void refuse(int error) {
+    refused_ = error;
+    for (const std::size_t slot : unsubmitted_) complete(slot, error);
+    unsubmitted_.clear();
+  }
+
   // Fills free slots with requests. With none under way it sleeps until there are some, or until it is time to stop.
-  void take_work() {
+  // False: time to stop.
+  bool take_work() {
     std::unique_lock lock(mutex_);
     if (free_.size() == slots_.size()) work_.wait(lock, [&] { return stopping_ || !jobs_.empty(); });
     while (!free_.empty() && !jobs_.empty()) {
       Request& next = jobs_.front();
       Request request = {next.job, next.extent};
       if (++next.extent == request.job->extents.size()) jobs_.pop_front();
-      prepare(std::move(request));
+      if (refused_ == 0) {
+        prepare(std::move(request));
+      } else {
+        request.job->finish_extent(request.extent,
+                                   file_.finish_read(request.job->extents[request.extent].offset, 1, refused_).status());
+      }
     }
+    return !stopping_ || free_.size() != slots_.size();
   }
 
   void prepare(Request request) {
@@ -103,6 +131,7 @@ class UringReader : public PageReader {
     io_uring_prep_read(entry, file_.descriptor(), data, extent.bytes, extent.offset);
     io_uring_sqe_set_data64(entry, slot);
     slots_[slot] = {std::move(request), data};
+    unsubmitted_.push_back(slot);
   }
 
   void complete(std::size_t index, std::int64_t got) {
@@ -129,8 +158,10 @@ class UringReader : public PageReader {
   RandomAccessFile& file_;
   PageBuffer memory_;
   std::size_t slot_bytes_;
-  std::vector<Slot> slots_;        // of the thread
-  std::vector<std::size_t> free_;  // of the thread
+  std::vector<Slot> slots_;               // of the thread
+  std::vector<std::size_t> free_;         // of the thread
+  std::vector<std::size_t> unsubmitted_;  // of the thread: slots in the ring that the system has not taken yet, in order
+  int refused_ = 0;                       // of the thread: why the system takes nothing any more, -errno
   io_uring ring_{};
   bool opened_ = false;
   std::thread thread_;

@@ -95,6 +95,7 @@ Result<std::vector<Outcome>> measure_together(Engine& engine, const PreparedSamp
   KV_ASSIGN(const std::vector<Completion> completions, engine.generate(all, options));
   for (std::size_t i = 0; i < specs.size(); ++i) {
     if (completions[i].finish_reason == FinishReason::kCancelled) return cancelled("The benchmark was interrupted.");
+    KV_TRY(completions[i].failure);
     add_completion(completions[i], out[i]);
     const Bytes bytes = bytes_of(sequences[i].cache, engine.shape());
     out[i].end_live_bytes = bytes.live;

@@ -1,0 +1,279 @@
+// Caches whose far rows lie in a file: the same bits as from memory, and what happens when the disk refuses
+// (offloading.md 1.2, docs/methods/tiers.md).
+#include <gtest/gtest.h>
+
+#include <stdlib.h>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cache/cache_fixture.h"
+#include "cache/offload_cache.h"
+#include "core/faulty_file_system.h"
+
+namespace kvartet {
+namespace {
+
+using namespace test;
+
+constexpr int kLayers = 2;
+constexpr int kPrompt = 700;
+constexpr int kSteps = 12;
+constexpr std::size_t kWidth = kKvHeads * kDim;
+
+ModelShape rotating_shape() {
+  ModelShape shape = small_shape(kLayers);
+  shape.rope = {.dims = kDim, .base = 10000, .scale = 1, .layout = RopeLayout::kNeighbours};
+  return shape;
+}
+
+std::vector<float> normals(std::size_t count, std::uint64_t stream) {
+  Rng rng(3, stream);
+  std::vector<float> x(count);
+  for (float& v : x) v = static_cast<float>(rng.normal());
+  return x;
+}
+
+// A new folder, removed with all that is in it.
+class Folder {
+ public:
+  Folder() {
+    if (::mkdtemp(path_.data()) == nullptr) ADD_FAILURE() << "cannot make " << path_;
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  ~Folder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  const std::string& path() const { return path_; }
+  bool empty() const { return std::filesystem::is_empty(path_); }
+
+ private:
+  std::string path_ = std::filesystem::temp_directory_path().string() + "/kvartet-cache-XXXXXX";
+};
+
+// One sequence that sees the same numbers whatever its spec.
+class Run {
+ public:
+  Run(const std::string& spec, const CacheOptions& options, std::shared_ptr<Arena> arena = Arena::create())
+      : cache_(SequenceCache::create(spec_of(spec), rotating_shape(), std::move(arena), options).value()) {}
+  explicit Run(SequenceCache cache, int step) : cache_(std::move(cache)), step_(step) {}
+
+  Status prompt(int tokens = kPrompt) {
+    for (int layer = 0; layer < kLayers; ++layer) {
+      const auto stream = static_cast<std::uint64_t>(3 * layer);
+      const std::vector<float> key = normals(static_cast<std::size_t>(tokens) * kWidth, stream);
+      const std::vector<float> value = normals(key.size(), stream + 1);
+      KV_TRY(cache_.seal_prompt(layer, {rows(key), rows(key), rows(value), nullptr}));
+    }
+    cache_.finish_prompt(tokens);
+    return {};
+  }
+
+  // Every byte that attention would see in this step is appended to `seen`.
+  Status step() {
+    for (int layer = 0; layer < kLayers; ++layer) {
+      const auto stream = static_cast<std::uint64_t>(100 + 2 * step_ + layer);
+      const std::vector<float> row = normals(kWidth, stream);
+      const std::vector<float> queries = normals(static_cast<std::size_t>(kHeads) * kDim, 1000 + stream);
+      KV_TRY(cache_.append_row(layer, {row.data(), kKvHeads, kDim}, {row.data(), kKvHeads, kDim}));
+      KV_TRY(cache_.before_attention(layer, {queries.data(), kHeads, kDim}));
+      for (const HeadView& view : cache_.views(layer)) {
+        for (const auto& pieces : {view.keys, view.values}) {
+          const std::vector<float> rows = read_rows(pieces);
+          seen.insert(seen.end(), rows.begin(), rows.end());
+        }
+      }
+      KV_TRY(cache_.after_attention(layer, {}));
+    }
+    cache_.finish_step();
+    ++step_;
+    return {};
+  }
+  Status all_steps() {
+    for (int i = 0; i < kSteps; ++i) KV_TRY(step());
+    return {};
+  }
+  Status all() {
+    KV_TRY(prompt());
+    return all_steps();
+  }
+  SequenceCache& cache() { return cache_; }
+  Run fork() const { return Run(cache_.fork(), step_); }
+
+  std::vector<float> seen;
+
+ private:
+  static HeadRows<const float> rows(const std::vector<float>& data) {
+    return {data.data(), data.size() / kWidth, kKvHeads, kDim, kWidth};
+  }
+  SequenceCache cache_;
+  int step_ = 0;
+};
+
+const char* const kFileTiers[] = {"mmap", "disk"};
+const char* const kSpecs[] = {"yakv:budget=40,local=16", "select:keys=f32,values=f32,index=higgs4,budget=24,share=head",
+                              "shadowkv:rank=16,sinks=16,budget=64"};
+
+std::string in_tier(const std::string& spec, const std::string& tier, const std::string& more = "") {
+  return spec + ",tier=" + tier + more;
+}
+
+TEST(OffloadTier, EveryTierGivesTheSameBits) {
+  const Folder folder;
+  for (const std::string spec : kSpecs) {
+    Run ram(in_tier(spec, "ram"), {});
+    expect_ok(ram.all());
+    ASSERT_TRUE(ram.cache().acted());
+    for (const std::string tier : {"ram", "mmap", "disk"}) {
+      for (const std::string more : {"", ",cache=0.125", ",cache=1"}) {
+        for (const int threads : {1, 3}) {
+          Run far(in_tier(spec, tier, more), {.threads = threads, .tier_directory = folder.path()});
+          expect_ok(far.all());
+          EXPECT_TRUE(far.seen == ram.seen) << spec << " " << tier << more << " on " << threads;
+          expect_ok(far.cache().check_integrity());
+          const RowTraffic traffic = far.cache().traffic();
+          EXPECT_EQ(traffic.rows_fetched + traffic.rows_hit,
+                    ram.cache().traffic().rows_fetched + ram.cache().traffic().rows_hit);
+          if (more == ",cache=1") EXPECT_LT(traffic.rows_fetched, ram.cache().traffic().rows_fetched);
+        }
+      }
+    }
+  }
+  EXPECT_TRUE(folder.empty());  // files without a name: nothing is left even by a killed process
+}
+
+// T-MEM for file tiers: after the prompt, and without a row cache after every step, the bytes are the predicted ones.
+TEST(OffloadTier, PredictedBytesEqualHeldOnes) {
+  const Folder folder;
+  for (const std::string spec : kSpecs) {
+    for (const std::string tier : kFileTiers) {
+      for (const int tokens : {1, 15, kPrompt}) {
+        const std::string text = in_tier(spec, tier);
+        const auto arena = Arena::create();
+        Run run(text, {.tier_directory = folder.path()}, arena);
+        expect_ok(run.prompt(tokens));
+        const auto held = run.cache().bytes();
+        if (run.cache().slow_medium().starts_with("pread")) GTEST_SKIP() << "io_uring is refused here: other read buffers";
+        EXPECT_EQ(held, *predict_bytes(spec_of(text), rotating_shape(), tokens, 0)) << text << " " << tokens;
+        EXPECT_EQ(held.fast_allocated(), arena->allocated_bytes()) << text << " " << tokens;
+        expect_ok(run.step());
+        EXPECT_EQ(run.cache().bytes(), *predict_bytes(spec_of(text), rotating_shape(), tokens, 1)) << text << " " << tokens;
+        EXPECT_EQ(run.cache().fork().bytes(), run.cache().bytes()) << text;
+      }
+    }
+  }
+}
+
+// A row cache is predicted as full: no step may hold more.
+TEST(OffloadTier, ARowCacheHoldsAtMostWhatWasPredicted) {
+  const std::string spec = "yakv:budget=40,local=16,cache=0.25";
+  Run run(spec, {});
+  expect_ok(run.prompt());
+  EXPECT_EQ(run.cache().bytes(), *predict_bytes(spec_of(spec), rotating_shape(), kPrompt, 0));
+  for (int i = 1; i <= kSteps; ++i) {
+    expect_ok(run.step());
+    const ByteAccount most = *predict_bytes(spec_of(spec), rotating_shape(), kPrompt, i);
+    EXPECT_LE(run.cache().bytes().allocated, most.allocated);
+    EXPECT_LE(run.cache().bytes().live, most.live);
+  }
+}
+
+TEST(OffloadTier, AShortPromptMakesNoFile) {
+  Run run("yakv:tier=disk,min=1000", {.tier_directory = "/there/is/no/such/folder"});
+  expect_ok(run.prompt(600));
+  expect_ok(run.step());
+  EXPECT_EQ(run.cache().slow_medium(), "");
+}
+
+TEST(OffloadTier, ForksReadTheSameFileAndGoTheirOwnWays) {
+  const Folder folder;
+  for (const std::string tier : kFileTiers) {
+    auto parent = std::make_unique<Run>(in_tier(kSpecs[0], tier), CacheOptions{.tier_directory = folder.path()});
+    expect_ok(parent->prompt());
+    Run one = parent->fork();
+    Run two = parent->fork();
+    expect_ok(one.all_steps());
+    parent.reset();
+    expect_ok(two.all_steps());
+    EXPECT_TRUE(one.seen == two.seen) << tier;
+    Run ram(in_tier(kSpecs[0], "ram"), {});
+    expect_ok(ram.all());
+    EXPECT_TRUE(one.seen == ram.seen) << tier;
+  }
+}
+
+// Every file operation fails in turn, once and from then on: one sentence with the file, no wrong bit, and a second sequence
+// in the same folder goes on.
+TEST(OffloadTier, EveryFailingFileOperationEndsThisSequenceOnly) {
+  const Folder folder;
+  Run ram(in_tier(kSpecs[0], "ram"), {});
+  expect_ok(ram.all());
+  for (const std::string tier : kFileTiers) {
+    FaultyFileSystem counted(FileSystem::real());
+    counted.arm({});
+    expect_ok(Run(in_tier(kSpecs[0], tier), {.tier_directory = folder.path(), .files = &counted}).all());
+    const long operations = counted.operations();
+    ASSERT_GT(operations, 10);
+    const long stride = std::max(1L, operations / 60);
+    for (long nth = 1; nth <= operations; nth += nth < 20 ? 1 : stride) {
+      FaultyFileSystem files(FileSystem::real());
+      Run other(in_tier(kSpecs[0], tier), {.tier_directory = folder.path()});
+      expect_ok(other.prompt());
+      Run hurt(in_tier(kSpecs[0], tier), {.tier_directory = folder.path(), .files = &files});
+      files.arm({.nth = nth, .lasting = nth % 2 == 0, .code = nth % 3 == 0 ? Code::kExhausted : Code::kIo});
+      const Status status = hurt.all();
+      if (status.ok()) {
+        EXPECT_TRUE(hurt.seen == ram.seen) << tier << " " << nth;  // a hint to the system failed, or a read was repeated
+      } else {
+        EXPECT_TRUE(status.code() == Code::kIo || status.code() == Code::kExhausted) << status.message();
+        EXPECT_NE(status.message().find(folder.path()), std::string::npos) << status.message();
+        EXPECT_TRUE(std::equal(hurt.seen.begin(), hurt.seen.end(), ram.seen.begin())) << tier << " " << nth;
+        EXPECT_FALSE(hurt.step().ok());  // the cache says that it is broken
+      }
+      if (nth % 7 != 1) continue;
+      expect_ok(other.all_steps());
+      EXPECT_TRUE(other.seen == ram.seen) << tier << " " << nth;
+    }
+  }
+  EXPECT_TRUE(folder.empty());
+}
+
+TEST(OffloadTier, EveryFailedAllocationIsReported) {
+  const Folder folder;
+  for (const std::string tier : kFileTiers) {
+    long n = 1;
+    for (bool failed = true; failed; n += 3) {
+      const auto arena = Arena::create();
+      Run run(in_tier(kSpecs[0], tier, ",cache=0.25"), {.tier_directory = folder.path()}, arena);
+      arena->fail_nth_allocation(n);
+      const Status status = run.all();
+      failed = !status.ok();
+      if (failed) EXPECT_EQ(status.code(), Code::kExhausted) << status.message();
+    }
+    EXPECT_GT(n, 30);
+  }
+}
+
+TEST(OffloadTier, AFolderThatIsNotThereIsNamed) {
+  Run run("yakv:tier=disk", {.tier_directory = "/there/is/no/such/folder"});
+  const Status status = run.prompt();
+  EXPECT_FALSE(status.ok());
+  EXPECT_NE(status.message().find("/there/is/no/such/folder"), std::string::npos) << status.message();
+}
+
+TEST(OffloadTier, KeysOfTheSpec) {
+  EXPECT_EQ(spec_of("yakv:tier=disk,cache=0.125").offload->cache_share, 0.125);
+  EXPECT_EQ(spec_of(spec_of("select:tier=mmap,cache=0.25").canonical), spec_of("select:tier=mmap,cache=0.25"));
+  for (const std::string text : {"yakv:cache=2", "yakv:cache=-0.5", "yakv:cache=much", "yakv:cache=nan", "yakv:tier=tape"}) {
+    const Result<CacheSpec> spec = parse_spec(text);
+    ASSERT_FALSE(spec.ok()) << text;
+    EXPECT_EQ(spec.status().code(), Code::kUsage);
+  }
+}
+
+}  // namespace
+}  // namespace kvartet

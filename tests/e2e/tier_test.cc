@@ -1,0 +1,73 @@
+// Rows in files, seen from the command line: the same answer, exact bytes, nothing left behind (offloading.md 1.2).
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+
+#include "tiny_models.h"
+
+namespace kvartet::e2e {
+namespace {
+
+class TierCommand : public testing::Test {
+ protected:
+  TierCommand() { std::filesystem::create_directory(rows_); }
+
+  Finished ask(const std::string& kv, const Arguments& more = {}) const {
+    return run(Arguments{"run", "-m", model_, "--threads", "1", "--raw", "-f", text_, "-n", "6", "--kv", kv, "--tier-dir", rows_,
+                         "--json"} +
+               more);
+  }
+
+  ScratchFolder folder_;
+  std::string model_ = tiny_model(folder_, wide_heads());
+  std::string text_ = folder_.file("text.txt", std::string(700, 'x') + std::string(200, 'y'));
+  std::string rows_ = folder_.path("rows");
+};
+
+TEST_F(TierCommand, EveryTierGivesTheSameAnswerAndSaysWhereItsBytesAre) {
+  const Json ram = ask("yakv").json();
+  EXPECT_TRUE(ram["kv"]["bytes_by_tier"].contains("slow"));
+  for (const std::string tier : {"mmap", "disk"}) {
+    const Finished finished = ask("yakv:tier=" + tier);
+    ASSERT_TRUE(is_ok(finished)) << tier;
+    const Json d = finished.json();
+    EXPECT_EQ(d["text"], ram["text"]) << tier;
+    const Json& bytes = d["kv"]["bytes_by_tier"];
+    EXPECT_GT(bytes[tier], 4096) << tier;
+    EXPECT_EQ(bytes["ram"].get<std::size_t>() + bytes[tier].get<std::size_t>(), d["kv"]["allocated_bytes"]) << tier;
+    EXPECT_GT(d["kv_end"]["traffic"]["rows_fetched"], 0) << tier;
+    const std::string medium = d["kv_end"]["traffic"]["medium"];
+    EXPECT_TRUE(std::filesystem::is_empty(rows_));
+    if (medium.starts_with("pread")) continue;  // io_uring is refused here: its buffers are not there
+    const Json before = run({"explain", "-m", model_, "--kv", "yakv:tier=" + tier, "--prompt-tokens",
+                             std::to_string(d["prompt_tokens"].get<int>()), "--json"})
+                            .json();
+    EXPECT_EQ(before["bytes_by_tier"], bytes) << tier;
+    EXPECT_EQ(before["live_bytes"], d["kv"]["live_bytes"]) << tier;
+  }
+}
+
+// Three sequences on one file: the sealed document and a fork for each question.
+TEST_F(TierCommand, QuestionsShareTheSealedRows) {
+  const Arguments questions = {"--question", "What?", "--question", "Why?"};
+  const Json ram = ask("yakv", questions).json();
+  const Json disk = ask("yakv:tier=disk,cache=0.25", questions).json();
+  ASSERT_EQ(disk["answers"].size(), 2U);
+  for (std::size_t i = 0; i < 2; ++i) EXPECT_EQ(disk["answers"][i]["text"], ram["answers"][i]["text"]);
+}
+
+TEST_F(TierCommand, RefusalsAreOneSentence) {
+  EXPECT_TRUE(is_refused(ask("yakv:tier=tape"), 2, "tier"));
+  EXPECT_TRUE(is_refused(ask("yakv:cache=7"), 2, "cache"));
+  EXPECT_TRUE(is_refused(run({"run", "-m", model_, "-p", "x", "--tier-dir", folder_.path("nowhere")}), 2, "nowhere"));
+}
+
+// The folder vanishes between the check and the first row, or takes no files: exit code 5, the file named.
+TEST_F(TierCommand, AFolderThatTakesNoFilesEndsTheRun) {
+  const Finished refused = run({"run", "-m", model_, "--raw", "-f", text_, "-n", "2", "--kv", "yakv:tier=disk", "--tier-dir", "/proc"});
+  EXPECT_TRUE(is_refused(refused, 5, "/proc"));
+}
+
+}  // namespace
+}  // namespace kvartet::e2e
