@@ -136,8 +136,7 @@ TEST(OffloadTier, EveryTierGivesTheSameBits) {
           EXPECT_TRUE(far.seen == ram.seen) << spec << " " << tier << more << " on " << threads;
           expect_ok(far.cache().check_integrity());
           const RowTraffic traffic = far.cache().traffic();
-          EXPECT_EQ(traffic.rows_fetched + traffic.rows_hit,
-                    ram.cache().traffic().rows_fetched + ram.cache().traffic().rows_hit);
+          EXPECT_EQ(traffic.rows_fetched + traffic.rows_hit, ram.cache().traffic().rows_fetched + ram.cache().traffic().rows_hit);
           if (more == ",cache=1") EXPECT_LT(traffic.rows_fetched, ram.cache().traffic().rows_fetched);
         }
       }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/faulty_file_system.h"
 #include "core/rng.h"
 #include "engine/engine.h"
 #include "engine/log_softmax.h"
@@ -125,6 +126,51 @@ TEST(OffloadEngine, ObserverSeesEveryLayerOnce) {
       });
   ASSERT_TRUE(status.ok()) << status.message();
   EXPECT_EQ(layers, (std::vector<int>{0, 1}));
+}
+
+// A disk that refuses ends the sequences whose rows lie there; one in memory answers as if it were alone.
+TEST(OffloadEngine, AFailingDiskEndsItsSequenceOnly) {
+  TinyModelOptions model;
+  model.hidden = 128;
+  model.heads = 6;
+  model.kv_heads = 2;
+  model.head_dim = 32;
+  const std::string path = test_files.add("offload-faults");
+  ASSERT_TRUE(write_tiny_model(path, model).ok());
+  FaultyFileSystem files(FileSystem::real());
+  const auto engine =
+      Engine::open({.model_path = path, .threads = 1, .tier_directory = testing::TempDir(), .files = &files}).value();
+  auto sequences = engine->prefill(random_tokens(kPrompt, 1), specs_of({"yakv", "yakv:tier=disk", "full", "yakv:tier=mmap"}));
+  ASSERT_TRUE(sequences.ok()) << sequences.status().message();
+  const GenerateOptions options{.max_tokens = 12, .ignore_end = true};
+  const auto generate = [&](const std::vector<std::size_t>& which) {
+    std::vector<Sequence> forks;
+    for (const std::size_t i : which) forks.push_back((*sequences)[i].fork());
+    std::vector<Sequence*> list;
+    for (Sequence& fork : forks) list.push_back(&fork);
+    return engine->generate(list, options);
+  };
+  const auto together = generate({0, 1, 2, 3});
+  ASSERT_TRUE(together.ok()) << together.status().message();
+  EXPECT_EQ((*together)[1].tokens, (*together)[0].tokens);
+  EXPECT_EQ((*together)[3].tokens, (*together)[0].tokens);
+  for (const long nth : {1L, 3L, 20L}) {
+    files.arm({.nth = nth, .lasting = true});
+    const auto hurt = generate({0, 1, 2, 3});
+    ASSERT_TRUE(hurt.ok()) << hurt.status().message();
+    for (const std::size_t i : {0, 2}) {
+      EXPECT_EQ((*hurt)[i].tokens, (*together)[i].tokens) << nth;
+      EXPECT_EQ((*hurt)[i].finish_reason, FinishReason::kLength);
+    }
+    for (const std::size_t i : {1, 3}) {
+      EXPECT_EQ((*hurt)[i].finish_reason, FinishReason::kFailed) << nth;
+      EXPECT_EQ((*hurt)[i].failure.code(), Code::kIo);
+      EXPECT_NE((*hurt)[i].failure.message().find(testing::TempDir()), std::string::npos) << (*hurt)[i].failure.message();
+    }
+    files.arm({.nth = nth, .lasting = true});
+    EXPECT_EQ(generate({1}).status().code(), Code::kIo);  // the only sequence: the call ends
+  }
+  files.arm({});
 }
 
 }  // namespace

@@ -63,9 +63,31 @@ TEST_F(TierCommand, RefusalsAreOneSentence) {
   EXPECT_TRUE(is_refused(run({"run", "-m", model_, "-p", "x", "--tier-dir", folder_.path("nowhere")}), 2, "nowhere"));
 }
 
+TEST_F(TierCommand, AFullDiskEndsTheRunAndNamesTheFile) {
+  for (const std::string tier : {"mmap", "disk"}) {
+    const Finished full =
+        run({"run", "-m", model_, "--raw", "-f", text_, "-n", "2", "--kv", "yakv:tier=" + tier, "--tier-dir", rows_},
+            {.file_size = 16384});
+    EXPECT_TRUE(is_refused(full, 5, rows_)) << tier;
+    EXPECT_TRUE(std::filesystem::is_empty(rows_));
+  }
+}
+
+TEST_F(TierCommand, AKilledRunLeavesNothing) {
+  const std::string model = tiny_model(folder_, slow_model(), "slow.gguf");
+  Program program({"run", "-m", model, "--threads", "1", "--raw", "-f", text_, "-n", "90000", "--temp", "1", "--kv",
+                   "yakv:tier=disk", "--tier-dir", rows_});
+  while (program.running() && program.out_so_far().size() < 10) usleep(1000);
+  ASSERT_TRUE(program.running());
+  program.kill(SIGKILL);
+  ASSERT_EQ(program.wait().signal, SIGKILL);
+  EXPECT_TRUE(std::filesystem::is_empty(rows_));
+}
+
 // The folder vanishes between the check and the first row, or takes no files: exit code 5, the file named.
 TEST_F(TierCommand, AFolderThatTakesNoFilesEndsTheRun) {
-  const Finished refused = run({"run", "-m", model_, "--raw", "-f", text_, "-n", "2", "--kv", "yakv:tier=disk", "--tier-dir", "/proc"});
+  const Finished refused =
+      run({"run", "-m", model_, "--raw", "-f", text_, "-n", "2", "--kv", "yakv:tier=disk", "--tier-dir", "/proc"});
   EXPECT_TRUE(is_refused(refused, 5, "/proc"));
 }
 
