@@ -56,11 +56,11 @@ class Folder {
 };
 
 // One sequence that sees the same numbers whatever its spec.
-class Run {
+class FedCache {
  public:
-  Run(const std::string& spec, const CacheOptions& options, std::shared_ptr<Arena> arena = Arena::create())
+  FedCache(const std::string& spec, const CacheOptions& options, std::shared_ptr<Arena> arena = Arena::create())
       : cache_(SequenceCache::create(spec_of(spec), rotating_shape(), std::move(arena), options).value()) {}
-  explicit Run(SequenceCache cache, int step) : cache_(std::move(cache)), step_(step) {}
+  explicit FedCache(SequenceCache cache, int step) : cache_(std::move(cache)), step_(step) {}
 
   Status prompt(int tokens = kPrompt) {
     for (int layer = 0; layer < kLayers; ++layer) {
@@ -102,7 +102,7 @@ class Run {
     return all_steps();
   }
   SequenceCache& cache() { return cache_; }
-  Run fork() const { return Run(cache_.fork(), step_); }
+  FedCache fork() const { return FedCache(cache_.fork(), step_); }
 
   std::vector<float> seen;
 
@@ -125,19 +125,21 @@ std::string in_tier(const std::string& spec, const std::string& tier, const std:
 TEST(OffloadTier, EveryTierGivesTheSameBits) {
   const Folder folder;
   for (const std::string spec : kSpecs) {
-    Run ram(in_tier(spec, "ram"), {});
+    FedCache ram(in_tier(spec, "ram"), {});
     expect_ok(ram.all());
     ASSERT_TRUE(ram.cache().acted());
     for (const std::string tier : {"ram", "mmap", "disk"}) {
       for (const std::string more : {"", ",cache=0.125", ",cache=1"}) {
         for (const int threads : {1, 3}) {
-          Run far(in_tier(spec, tier, more), {.threads = threads, .tier_directory = folder.path()});
+          FedCache far(in_tier(spec, tier, more), {.threads = threads, .tier_directory = folder.path()});
           expect_ok(far.all());
           EXPECT_TRUE(far.seen == ram.seen) << spec << " " << tier << more << " on " << threads;
           expect_ok(far.cache().check_integrity());
           const RowTraffic traffic = far.cache().traffic();
           EXPECT_EQ(traffic.rows_fetched + traffic.rows_hit, ram.cache().traffic().rows_fetched + ram.cache().traffic().rows_hit);
-          if (more == ",cache=1") EXPECT_LT(traffic.rows_fetched, ram.cache().traffic().rows_fetched);
+          if (more == ",cache=1") {
+            EXPECT_LT(traffic.rows_fetched, ram.cache().traffic().rows_fetched);
+          }
         }
       }
     }
@@ -153,7 +155,7 @@ TEST(OffloadTier, PredictedBytesEqualHeldOnes) {
       for (const int tokens : {1, 15, kPrompt}) {
         const std::string text = in_tier(spec, tier);
         const auto arena = Arena::create();
-        Run run(text, {.tier_directory = folder.path()}, arena);
+        FedCache run(text, {.tier_directory = folder.path()}, arena);
         expect_ok(run.prompt(tokens));
         const auto held = run.cache().bytes();
         if (run.cache().slow_medium().starts_with("pread")) GTEST_SKIP() << "io_uring is refused here: other read buffers";
@@ -170,7 +172,7 @@ TEST(OffloadTier, PredictedBytesEqualHeldOnes) {
 // A row cache is predicted as full: no step may hold more.
 TEST(OffloadTier, ARowCacheHoldsAtMostWhatWasPredicted) {
   const std::string spec = "yakv:budget=40,local=16,cache=0.25";
-  Run run(spec, {});
+  FedCache run(spec, {});
   expect_ok(run.prompt());
   EXPECT_EQ(run.cache().bytes(), *predict_bytes(spec_of(spec), rotating_shape(), kPrompt, 0));
   for (int i = 1; i <= kSteps; ++i) {
@@ -182,7 +184,7 @@ TEST(OffloadTier, ARowCacheHoldsAtMostWhatWasPredicted) {
 }
 
 TEST(OffloadTier, AShortPromptMakesNoFile) {
-  Run run("yakv:tier=disk,min=1000", {.tier_directory = "/there/is/no/such/folder"});
+  FedCache run("yakv:tier=disk,min=1000", {.tier_directory = "/there/is/no/such/folder"});
   expect_ok(run.prompt(600));
   expect_ok(run.step());
   EXPECT_EQ(run.cache().slow_medium(), "");
@@ -191,15 +193,15 @@ TEST(OffloadTier, AShortPromptMakesNoFile) {
 TEST(OffloadTier, ForksReadTheSameFileAndGoTheirOwnWays) {
   const Folder folder;
   for (const std::string tier : kFileTiers) {
-    auto parent = std::make_unique<Run>(in_tier(kSpecs[0], tier), CacheOptions{.tier_directory = folder.path()});
+    auto parent = std::make_unique<FedCache>(in_tier(kSpecs[0], tier), CacheOptions{.tier_directory = folder.path()});
     expect_ok(parent->prompt());
-    Run one = parent->fork();
-    Run two = parent->fork();
+    FedCache one = parent->fork();
+    FedCache two = parent->fork();
     expect_ok(one.all_steps());
     parent.reset();
     expect_ok(two.all_steps());
     EXPECT_TRUE(one.seen == two.seen) << tier;
-    Run ram(in_tier(kSpecs[0], "ram"), {});
+    FedCache ram(in_tier(kSpecs[0], "ram"), {});
     expect_ok(ram.all());
     EXPECT_TRUE(one.seen == ram.seen) << tier;
   }
@@ -209,20 +211,20 @@ TEST(OffloadTier, ForksReadTheSameFileAndGoTheirOwnWays) {
 // in the same folder goes on.
 TEST(OffloadTier, EveryFailingFileOperationEndsThisSequenceOnly) {
   const Folder folder;
-  Run ram(in_tier(kSpecs[0], "ram"), {});
+  FedCache ram(in_tier(kSpecs[0], "ram"), {});
   expect_ok(ram.all());
   for (const std::string tier : kFileTiers) {
     FaultyFileSystem counted(FileSystem::real());
     counted.arm({});
-    expect_ok(Run(in_tier(kSpecs[0], tier), {.tier_directory = folder.path(), .files = &counted}).all());
+    expect_ok(FedCache(in_tier(kSpecs[0], tier), {.tier_directory = folder.path(), .files = &counted}).all());
     const long operations = counted.operations();
     ASSERT_GT(operations, 10);
     const long stride = std::max(1L, operations / 60);
     for (long nth = 1; nth <= operations; nth += nth < 20 ? 1 : stride) {
       FaultyFileSystem files(FileSystem::real());
-      Run other(in_tier(kSpecs[0], tier), {.tier_directory = folder.path()});
+      FedCache other(in_tier(kSpecs[0], tier), {.tier_directory = folder.path()});
       expect_ok(other.prompt());
-      Run hurt(in_tier(kSpecs[0], tier), {.tier_directory = folder.path(), .files = &files});
+      FedCache hurt(in_tier(kSpecs[0], tier), {.tier_directory = folder.path(), .files = &files});
       files.arm({.nth = nth, .lasting = nth % 2 == 0, .code = nth % 3 == 0 ? Code::kExhausted : Code::kIo});
       const Status status = hurt.all();
       if (status.ok()) {
@@ -247,18 +249,20 @@ TEST(OffloadTier, EveryFailedAllocationIsReported) {
     long n = 1;
     for (bool failed = true; failed; n += 3) {
       const auto arena = Arena::create();
-      Run run(in_tier(kSpecs[0], tier, ",cache=0.25"), {.tier_directory = folder.path()}, arena);
+      FedCache run(in_tier(kSpecs[0], tier, ",cache=0.25"), {.tier_directory = folder.path()}, arena);
       arena->fail_nth_allocation(n);
       const Status status = run.all();
       failed = !status.ok();
-      if (failed) EXPECT_EQ(status.code(), Code::kExhausted) << status.message();
+      if (failed) {
+        EXPECT_EQ(status.code(), Code::kExhausted) << status.message();
+      }
     }
     EXPECT_GT(n, 30);
   }
 }
 
 TEST(OffloadTier, AFolderThatIsNotThereIsNamed) {
-  Run run("yakv:tier=disk", {.tier_directory = "/there/is/no/such/folder"});
+  FedCache run("yakv:tier=disk", {.tier_directory = "/there/is/no/such/folder"});
   const Status status = run.prompt();
   EXPECT_FALSE(status.ok());
   EXPECT_NE(status.message().find("/there/is/no/such/folder"), std::string::npos) << status.message();
