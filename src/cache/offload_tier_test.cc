@@ -222,8 +222,9 @@ TEST(OffloadTier, EveryFailingFileOperationEndsThisSequenceOnly) {
     const long stride = std::max(1L, operations / 60);
     for (long nth = 1; nth <= operations; nth += nth < 20 ? 1 : stride) {
       FaultyFileSystem files(FileSystem::real());
+      const bool two = nth % 7 == 1;
       FedCache other(in_tier(kSpecs[0], tier), {.tier_directory = folder.path()});
-      expect_ok(other.prompt());
+      if (two) expect_ok(other.prompt());
       FedCache hurt(in_tier(kSpecs[0], tier), {.tier_directory = folder.path(), .files = &files});
       files.arm({.nth = nth, .lasting = nth % 2 == 0, .code = nth % 3 == 0 ? Code::kExhausted : Code::kIo});
       const Status status = hurt.all();
@@ -235,7 +236,7 @@ TEST(OffloadTier, EveryFailingFileOperationEndsThisSequenceOnly) {
         EXPECT_TRUE(std::equal(hurt.seen.begin(), hurt.seen.end(), ram.seen.begin())) << tier << " " << nth;
         EXPECT_FALSE(hurt.step().ok());  // the cache says that it is broken
       }
-      if (nth % 7 != 1) continue;
+      if (!two) continue;
       expect_ok(other.all_steps());
       EXPECT_TRUE(other.seen == ram.seen) << tier << " " << nth;
     }

@@ -84,11 +84,13 @@ TEST_F(TierCommand, AKilledRunLeavesNothing) {
   EXPECT_TRUE(std::filesystem::is_empty(rows_));
 }
 
-// The folder vanishes between the check and the first row, or takes no files: exit code 5, the file named.
 TEST_F(TierCommand, AFolderThatTakesNoFilesEndsTheRun) {
+  std::filesystem::permissions(rows_, std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
   const Finished refused =
-      run({"run", "-m", model_, "--raw", "-f", text_, "-n", "2", "--kv", "yakv:tier=disk", "--tier-dir", "/proc"});
-  EXPECT_TRUE(is_refused(refused, 5, "/proc"));
+      run({"run", "-m", model_, "--raw", "-f", text_, "-n", "2", "--kv", "yakv:tier=disk", "--tier-dir", rows_},
+          {.obey_permissions = true});
+  EXPECT_TRUE(is_refused(refused, 5, rows_));
+  std::filesystem::permissions(rows_, std::filesystem::perms::owner_all);
 }
 
 }  // namespace
