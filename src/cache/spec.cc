@@ -57,6 +57,14 @@ Status check_names(const SpecStage& stage) {
   return {};
 }
 
+std::string print_stage(const SpecStage& stage) {
+  std::string text = stage_name(stage);
+  for (const SpecSetting& setting : stage.settings) {
+    text += fmt::format("{}{}={}", &setting == stage.settings.data() ? ':' : ',', setting.name, print_sided(setting.value));
+  }
+  return text;
+}
+
 // Allowed: one evict stage, one quantize stage, or evict+quantize.
 Status check_order(const std::vector<SpecStage>& stages) {
   for (const SpecStage& stage : stages) {
@@ -77,6 +85,8 @@ Status check_order(const std::vector<SpecStage>& stages) {
   }
   if (evict == nullptr || quantize == nullptr) return {};
   if (is_evictor(stages.back())) {
+    // The other order is the advice, unless that is refused too.
+    KV_TRY(parse_spec(print_stage(*evict) + "+" + print_stage(*quantize)).status());
     return usage_error(fmt::format("'{0}+{1}' quantizes before it evicts, but rows are chosen by exact scores; write {1}+{0}",
                                    stage_name(*quantize), stage_name(*evict)));
   }
@@ -96,12 +106,19 @@ Status check_order(const std::vector<SpecStage>& stages) {
 Status check_row_formats(const CacheSpec& spec, std::string_view evictor) {
   if (!spec.drops_after_steps()) return {};
   const bool groups = spec.key.name == "kivi" || spec.value.name == "kivi";
+  if (spec.key.name == "qjl" && (groups || spec.residual > 0)) {
+    return usage_error(fmt::format(
+        "'{0}' drops single rows after every step, and those that qjl has moved into its coded part cannot leave it; write "
+        "{0}+qjl/full:residual=0",
+        evictor));
+  }
   if (groups || spec.residual > 0) {
     return usage_error(fmt::format(
-        "'{0}' cannot be combined with {1}: {0} drops single rows after every step, and {2}; write {0}+q8_0 or snapkv+kivi",
+        "'{0}' cannot be combined with {1}: {0} drops single rows after every step, and {2}; write {0}+q8_0{3} or snapkv+kivi",
         evictor, groups ? "kivi" : "a residual window",
         groups ? "KIVI's key groups hold several rows that share one scale"
-               : "rows that moved into the coded part cannot leave it"));
+               : "rows that moved into the coded part cannot leave it",
+        spec.evict == Evict::kCam ? "/full" : ""));
   }
   if (spec.evict != Evict::kCam) return {};
   const auto exact = [](const FormatRequest& request) { return request.name == "f16" || request.name == "f32"; };

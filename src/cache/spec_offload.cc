@@ -71,8 +71,8 @@ Status check_whole_chunks(std::string_view key, const Amount& amount, int chunk)
   const int tokens = static_cast<int>(amount.value);
   if (amount.share || tokens % chunk == 0) return {};
   const int below = tokens / chunk * chunk;
-  if (below == 0) {  // a budget of nothing would be refused in turn
-    return usage_error(fmt::format("{}={} is not a multiple of chunk={}; the nearest is {}={}", key, tokens, chunk, key, chunk));
+  if (below == 0) {
+    return usage_error(fmt::format("{0}={1} is less than one chunk={2}; the nearest is {0}={2}", key, tokens, chunk));
   }
   return usage_error(fmt::format("{}={} is not a multiple of chunk={}; the nearest are {}={} and {}={}", key, tokens, chunk, key,
                                  below, key, below + chunk));

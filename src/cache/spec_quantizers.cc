@@ -154,6 +154,13 @@ Status read_side(const StageTexts& texts, Side side, FormatRequest* request) {
 
 Result<int> read_residual(const SpecStage& stage, const CacheSpec& spec) {
   const int step = std::max({spec.key.name == "kivi" ? spec.key.group : 0, spec.value.name == "kivi" ? spec.value.group : 0});
+  if (step > 0 && spec.evict == Evict::kStreaming) {  // qjl: kivi itself is refused earlier
+    return usage_error(
+        fmt::format("streamingllm drops single rows at every step, and the values of '{0}' stay exact for a while before they "
+                    "are sealed; write "
+                    "streamingllm+{0}/full:residual=0",
+                    spec.key.name));
+  }
   const int otherwise = step > 0 || spec.key.name == "qjl" ? kDefaultResidual : 0;
   KV_ASSIGN(const int residual, single_whole(stage, "residual", otherwise, step, kMostRows));
   if (step > 0 && residual % step != 0) {

@@ -173,7 +173,7 @@ TEST(Spec, RefusalsNameTheValueAndTheNearestChoice) {
       {"q8_0/qjl", "qjl estimates logits", "qjl/q8_0"},
       {"qjl:sketch=100", "sketch=100", "sketch=96"},
       {"qjl:sketch=2048", "sketch='2048'", "sketch=1024"},
-      {"streamingllm+qjl", "residual=128", "residual=0"},
+      {"streamingllm+qjl", "single rows", "streamingllm+qjl/full:residual=0"},
       {"polar-angle:bits=4", "'bits'", "center"},
       {"fp8:scale=2", "scale='2'", "scale=1"},
       {"kivi:rotate=hadamard", "'rotate'", "residual"},  // 7.2: do not rotate before KIVI keys
@@ -306,6 +306,140 @@ TEST(Spec, RandomTextsRoundTripOrAreRefused) {
     EXPECT_EQ(*again, *spec) << text;
   }
   EXPECT_GT(accepted, 1000);
+}
+
+// The settings that a method's canonical text shows, and those that only show when they are on.
+std::vector<std::string> settings_of(const std::string& method) {
+  std::vector<std::string> names = {"rotate", "scale", "center", "keep", "meta", "rank", "budget", "window", "sinks", "local"};
+  const std::string text = canonical(method);
+  for (std::size_t at = text.find(':'); at != std::string::npos; at = text.find(',', at + 1)) {
+    names.push_back(text.substr(at + 1, text.find('=', at) - at - 1));
+  }
+  return names;
+}
+
+// Of every method, with up to three settings changed to anything that some method knows.
+TEST(Spec, AnyChangeOfSettingsRoundTripsOrIsRefused) {
+  const std::vector<std::string> values = {"0",
+                                           "1",
+                                           "2",
+                                           "3",
+                                           "4",
+                                           "5",
+                                           "7",
+                                           "8",
+                                           "16",
+                                           "32",
+                                           "33",
+                                           "48",
+                                           "64",
+                                           "128",
+                                           "256",
+                                           "1000",
+                                           "0.5",
+                                           "0.25",
+                                           "0.001",
+                                           "1e-7",
+                                           "0.1",
+                                           "0.999999",
+                                           "1e-300",
+                                           "-0",
+                                           "00",
+                                           "01",
+                                           "+1",
+                                           "1.0",
+                                           "2.5",
+                                           "3.25",
+                                           "3.5",
+                                           "2/4",
+                                           "32/64",
+                                           "none",
+                                           "mean",
+                                           "hadamard",
+                                           "max",
+                                           "avg",
+                                           "pre",
+                                           "post",
+                                           "svd",
+                                           "f16",
+                                           "f32",
+                                           "fp8",
+                                           "higgs1",
+                                           "higgs2",
+                                           "higgs4",
+                                           "bf16",
+                                           "head",
+                                           "group",
+                                           "first",
+                                           "cosine",
+                                           "chunks",
+                                           "infix",
+                                           "ram",
+                                           "disk",
+                                           "residual",
+                                           "bounds",
+                                           "digest",
+                                           "maxlogit",
+                                           "h2o",
+                                           "prod",
+                                           "dense",
+                                           "calibrated",
+                                           "0-1.3",
+                                           "0-0",
+                                           "1.2.3",
+                                           "none/hadamard",
+                                           "1/calibrated",
+                                           "meanquery",
+                                           "streamingllm",
+                                           "absolute"};
+  Rng rng(5);
+  int accepted = 0;
+  for (const MethodInfo& method : methods()) {
+    const std::vector<std::string> names = settings_of(method.name);
+    for (int i = 0; i < 3000; ++i) {
+      std::string text = method.name;
+      for (std::uint64_t n = rng.below(4), k = 0; k <= n; ++k) {
+        text += (k == 0 ? ":" : ",") + names[rng.below(names.size())] + "=" + values[rng.below(values.size())];
+      }
+      const Result<CacheSpec> spec = parse_spec(text);
+      if (!spec.ok()) continue;
+      ++accepted;
+      const Result<CacheSpec> again = parse_spec(spec->canonical);
+      ASSERT_TRUE(again.ok()) << text << " -> " << spec->canonical << ": " << again.status().message();
+      EXPECT_EQ(*again, *spec) << text << " -> " << spec->canonical;
+      EXPECT_EQ(again->canonical, spec->canonical) << text;
+    }
+  }
+  EXPECT_GT(accepted, 500);
+}
+
+// What a refusal says to write instead is not refused: of every pair of methods, and of residual windows.
+TEST(Spec, HintsCanBeFollowed) {
+  int followed = 0;
+  for (const MethodInfo& first : methods()) {
+    for (const MethodInfo& second : methods()) {
+      for (const char* more : {"", ":residual=32", ":residual=0"}) {
+        const std::string text = first.name + "+" + second.name + more;
+        const Result<CacheSpec> spec = parse_spec(text);
+        const std::string message = spec.ok() ? "" : spec.status().message();
+        const std::size_t write = message.rfind("; write ");
+        if (write == std::string::npos) continue;
+        std::string hint = message.substr(write + 8);
+        while (!hint.empty()) {
+          const std::size_t next = hint.find(" or ");
+          std::string piece = hint.substr(0, next);
+          hint = next == std::string::npos ? "" : hint.substr(next + 4);
+          if (piece.ends_with(" alone")) piece.resize(piece.size() - 6);
+          if (piece.find(' ') != std::string::npos) continue;
+          if (piece.starts_with("residual=")) piece = first.name + "+" + second.name + ":" + piece;
+          EXPECT_TRUE(parse_spec(piece).ok()) << text << ": " << message;
+          ++followed;
+        }
+      }
+    }
+  }
+  EXPECT_GT(followed, 100);
+  EXPECT_NE(parse_spec("quest:budget=8").status().message().find("the nearest is budget=16"), std::string::npos);
 }
 
 ModelShape shape_with(int head_dim, int window = 0) {
