@@ -33,7 +33,8 @@ Outcome outcome(int i, const std::string& spec, double score, double likelihood)
 StoredResults results_of(int n) {
   StoredResults r;
   RunRecord run;
-  run.identity = {.model_hash = "h", .model_name = "tiny", .model_shape = "s", .seed = 1, .parameters = "question=seen", .version = "0.1.0"};
+  run.identity = {
+      .model_hash = "h", .model_name = "tiny", .model_shape = "s", .seed = 1, .parameters = "question=seen", .version = "0.1.0"};
   run.machine.cpu = "A processor with a name";
   run.threads = 2;
   r.runs = {run};
@@ -85,8 +86,8 @@ TEST(ReportRows, MeansIntervalsAndRatiosByHand) {
 
 TEST(ReportRows, FailuresAreCountedAndPairsAreTheIntersection) {
   StoredResults results = results_of(10);
-  results.outcomes[0].error = "out of memory";   // full, sample 0
-  results.outcomes[3].error = "out of memory";   // snapkv, sample 1
+  results.outcomes[0].error = "out of memory";  // full, sample 0
+  results.outcomes[3].error = "out of memory";  // snapkv, sample 1
   const std::vector<ReportRow> rows = report_rows(results);
   EXPECT_EQ(rows[0].n, 9);
   EXPECT_EQ(rows[0].failed, 1);
@@ -118,11 +119,28 @@ TEST(TextTable, FitsTheTerminalAndNamesEveryCache) {
   const std::string table = text_table(results, rows);
   std::istringstream lines(table);
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 120U) << line;
-  EXPECT_NE(table.find("needle, context 2048: 10 samples, 2000 prompt tokens on average, score: contains"), std::string::npos) << table;
+  EXPECT_NE(table.find("needle, context 2048: 10 samples, 2000 prompt tokens on average, score: contains"), std::string::npos)
+      << table;
   EXPECT_NE(table.find("worse"), std::string::npos);
   EXPECT_NE(table.find("n too small"), std::string::npos);  // one pair of kivi
   EXPECT_NE(table.find("snapkv:budget=0.25,window=32,"), std::string::npos);
   EXPECT_NE(table.find("kernel=7,pool=max"), std::string::npos);
+}
+
+// A results folder may come from anybody: its names must not steer the terminal.
+TEST(TextTable, ShowsControlCharactersAsQuestionMarks) {
+  StoredResults results = results_of(3);
+  const std::string evil =
+      "a\x1b[31m\r\x07\x7f\xc2\x9b"
+      "2J\tb";
+  results.runs.emplace_back();
+  results.runs.back().identity.model_name = evil;
+  results.runs.back().machine.cpu = evil;
+  for (Outcome& o : results.outcomes) o.error = evil;
+  const std::string table = text_table(results, report_rows(results));
+  EXPECT_NE(table.find("a?[31m????2J?b"), std::string::npos) << table;
+  for (const char control : {'\x1b', '\r', '\x07', '\x7f', '\t'}) EXPECT_EQ(table.find(control), std::string::npos);
+  EXPECT_EQ(table.find("\xc2\x9b"), std::string::npos);
 }
 
 TEST(TextTable, SaysWhenThereIsNothing) { EXPECT_EQ(text_table({}, {}), "No sample has been finished yet.\n"); }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace kvartet {
@@ -28,7 +29,9 @@ std::vector<std::string> wrap_spec(std::string_view spec, std::size_t width) {
   return out;
 }
 
-std::string number_or_dash(const std::optional<double>& x, int decimals) { return x ? fmt::format("{:.{}f}", *x, decimals) : "-"; }
+std::string number_or_dash(const std::optional<double>& x, int decimals) {
+  return x ? fmt::format("{:.{}f}", *x, decimals) : "-";
+}
 
 std::string interval_text(const Measured& m, int decimals) {
   if (m.verdict == Verdict::kNone) return "";
@@ -36,7 +39,9 @@ std::string interval_text(const Measured& m, int decimals) {
   return fmt::format("{:+.{}f}..{:+.{}f}", *m.low, decimals, *m.high, decimals);
 }
 
-std::string_view short_verdict(Verdict verdict) { return verdict == Verdict::kNotMeasurable ? "n too small" : verdict_name(verdict); }
+std::string_view short_verdict(Verdict verdict) {
+  return verdict == Verdict::kNotMeasurable ? "n too small" : verdict_name(verdict);
+}
 
 std::string heading(const ReportRow& first) {
   std::string out = fmt::format("{}, context {}: {} samples", first.task, first.context, first.n + first.failed);
@@ -60,8 +65,8 @@ std::string line_of(const ReportRow& r, std::string_view spec, std::size_t width
 }
 
 std::string column_names(std::size_t width) {
-  return fmt::format("{:<{}} {:>5} {:>13} {:<11} {:>6} {:>14} {:<11} {:>6} {:>7} {:>6}\n", "cache", width, "score", "vs full 95%", "verdict",
-                     "nats", "vs full 95%", "verdict", "ratio", "ttft s", "tok/s");
+  return fmt::format("{:<{}} {:>5} {:>13} {:<11} {:>6} {:>14} {:<11} {:>6} {:>7} {:>6}\n", "cache", width, "score", "vs full 95%",
+                     "verdict", "nats", "vs full 95%", "verdict", "ratio", "ttft s", "tok/s");
 }
 
 // Sentences broken at spaces so that a terminal need not.
@@ -76,6 +81,18 @@ std::string wrap_text(std::string_view text) {
   return out + std::string(text) + "\n";
 }
 
+// Names come from files that others made: nothing in them may steer the terminal. C0 and C1 control characters, the latter as
+// UTF-8.
+std::string without_controls(std::string text) {
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    const bool c1 = byte == 0xc2 && i + 1 < text.size() && static_cast<unsigned char>(text[i + 1]) < 0xa0;
+    if ((byte < 0x20 && text[i] != '\n') || byte == 0x7f) text[i] = '?';
+    if (c1) text.replace(i, 2, "?");
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string text_table(const StoredResults& results, std::span<const ReportRow> rows) {
@@ -87,8 +104,8 @@ std::string text_table(const StoredResults& results, std::span<const ReportRow> 
   std::string out;
   if (!results.runs.empty()) {
     const RunRecord& run = results.runs.back();
-    out += wrap_text(fmt::format("{} on {}, {} threads, seed {}, {}, kvartet {}", run.identity.model_name, run.machine.cpu, run.threads,
-                                 run.identity.seed, run.identity.parameters, run.identity.version));
+    out += wrap_text(fmt::format("{} on {}, {} threads, seed {}, {}, kvartet {}", run.identity.model_name, run.machine.cpu,
+                                 run.threads, run.identity.seed, run.identity.parameters, run.identity.version));
   }
   const ReportRow* previous = nullptr;
   for (const ReportRow& r : rows) {
@@ -103,12 +120,14 @@ std::string text_table(const StoredResults& results, std::span<const ReportRow> 
     previous = &r;
   }
   out += "\n";
-  out += wrap_text("score: points of 100. nats: mean log-likelihood of the reference answer per token; nearer to 0 is better. vs full: 95 % "
-                   "interval of the paired difference to the cache 'full'.");
-  out += wrap_text("verdict: 'same' when the interval lies within +-5 points or +-0.05 nats; 'n too small': not measurable with this many "
-                   "samples. ratio: f16 bytes / allocated bytes after the prompt.");
+  out += wrap_text(
+      "score: points of 100. nats: mean log-likelihood of the reference answer per token; nearer to 0 is better. vs full: 95 % "
+      "interval of the paired difference to the cache 'full'.");
+  out += wrap_text(
+      "verdict: 'same' when the interval lies within +-5 points or +-0.05 nats; 'n too small': not measurable with this many "
+      "samples. ratio: f16 bytes / allocated bytes after the prompt.");
   for (const std::string& caveat : report_caveats(results, rows)) out += wrap_text(caveat);
-  return out;
+  return without_controls(std::move(out));
 }
 
 }  // namespace kvartet
