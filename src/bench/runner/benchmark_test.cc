@@ -284,6 +284,19 @@ TEST(PredictionPaths, DifferentSpecsHaveDifferentNames) {
   EXPECT_TRUE(path_name("a/b.jsonl").starts_with("a-b.jsonl-"));
 }
 
+// A file name has at most 255 bytes, of which ".jsonl.tmp" takes ten; every key of a spec shows in it.
+TEST(PredictionPaths, LongSpecsAreCutAndToldApart) {
+  std::string keep = "kivi:keep=0";
+  for (int layer = 2; layer < 200; layer += 2) keep += "." + std::to_string(layer);
+  const std::string one = parse_spec(keep).value().canonical;
+  const std::string other = parse_spec(keep + ".201").value().canonical;
+  ASSERT_GT(one.size(), 255U);
+  EXPECT_LE(file_name(one).size(), 245U);
+  EXPECT_NE(file_name(one), file_name(other));
+  EXPECT_TRUE(file_name(one).starts_with("kivi:bits=4,group=32,residual=128,keep=0.2.4"));
+  EXPECT_EQ(file_name("kivi:bits=4/2"), "kivi:bits=4-2");
+}
+
 TEST_F(BenchmarkTest, RefusesTaskNamesThatAreTooLongForAFolder) {
   BenchmarkRequest request;
   request.tasks = {std::string(250, 'd') + "/my.jsonl"};

@@ -39,6 +39,13 @@ std::string path_name(const std::string& spec) {
   return is_file_in_folder ? fmt::format("{}-{}", out, hash_bytes(spec).substr(0, 8)) : out;
 }
 
+std::string file_name(const std::string& spec) {
+  constexpr std::size_t kLongest = 240;  // most file systems take 255 bytes, and a file is written under a longer name first
+  const std::string name = path_name(spec);
+  if (name.size() <= kLongest) return name;
+  return fmt::format("{}-{}", name.substr(0, kLongest - 9), hash_bytes(spec).substr(0, 8));
+}
+
 Status write_predictions(FileSystem& files, const std::string& directory, const StoredResults& results) {
   std::map<SampleKey, const SampleRecord*> samples;
   for (const SampleRecord& s : results.samples) samples[s.key] = &s;
@@ -51,7 +58,7 @@ Status write_predictions(FileSystem& files, const std::string& directory, const 
     const auto& [task, context, spec] = key;
     const std::string folder = fmt::format("{}/predictions/{}/{}", directory, path_name(task), context);
     KV_TRY(files.make_directories(folder));
-    KV_TRY(write_file_atomically(files, fmt::format("{}/{}.jsonl", folder, path_name(spec)), text));
+    KV_TRY(write_file_atomically(files, fmt::format("{}/{}.jsonl", folder, file_name(spec)), text));
   }
   return {};
 }

@@ -16,4 +16,7 @@ Status write_predictions(FileSystem& files, const std::string& directory, const 
 // of a record file in a folder ("a/b.jsonl") also carries a hash of its path, because a file "a-b.jsonl" may stand beside it.
 std::string path_name(const std::string& spec);
 
+// The same, cut where it is too long for a file's name and then told apart by a hash: specs of many keys have up to 1,000 bytes.
+std::string file_name(const std::string& spec);
+
 }  // namespace kvartet
