@@ -125,7 +125,8 @@ struct QualityModel::Observation {
   double sampling = 0;  // standard error of that
   double mislead = 0;   // sd of what the differences may do
   bool exact = false;
-  double apart = 0;  // relative distance, for buckets
+  bool same_kind = false;  // and model
+  double apart = 0;        // relative distance, for buckets
   const Cell* cell = nullptr;
 };
 
@@ -222,8 +223,8 @@ std::optional<QualityModel::Observation> QualityModel::carry_over(const Cell& ce
   }
   Observation o;
   o.cell = &cell;
-  o.exact = same_spec && cell.same_model && seen.kind == asked.kind && context <= kBucketOctaves &&
-            (!asked.evict || seen.question_seen == asked.question_seen);
+  o.same_kind = cell.same_model && seen.kind == asked.kind;
+  o.exact = same_spec && o.same_kind && context <= kBucketOctaves && (!asked.evict || seen.question_seen == asked.question_seen);
   const double expected_here = stage_prior(asked).mean;
   const double expected_there = stage_prior(seen).mean;
   double scale = 1;
@@ -269,9 +270,10 @@ LossPrediction QualityModel::posterior(const Part& asked, const Belief& prior) c
     if (o) all.push_back(*o);
   }
   for (const Observation& o : all) {
-    if (nearest == nullptr || o.apart < nearest->apart) nearest = &o;
+    if (nearest == nullptr || std::pair(!o.same_kind, o.apart) < std::pair(!nearest->same_kind, nearest->apart)) nearest = &o;
   }
-  // Where the nearest observation is a large loss, small losses of far cells, and of the papers, are no firm evidence.
+  // Where the nearest of this kind observation is a large loss, small losses of far cells, and of the papers, are no firm
+  // evidence.
   const double magnitude = std::max(prior.mean, nearest != nullptr ? std::abs(nearest->mean) : 0);
   std::map<int, std::vector<Observation>> buckets;
   constexpr double kStep = 0.2;

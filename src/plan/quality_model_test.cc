@@ -115,6 +115,7 @@ TEST(QualityModel, OtherKindsDoNotOutvoteALargeLossOfThisKind) {
   const LossPrediction l = predict(test::some_evidence(), "snapkv:budget=0.5", TaskKind::kSummary, 4096);
   EXPECT_GT(l.expected, 10);
   EXPECT_GT(l.high, 20);
+  EXPECT_GT(predict(test::some_evidence(), "snapkv:budget=0.75", TaskKind::kSummary, 4096).expected, 3);
 }
 
 TEST(QualityModel, ACombinationIsTheSumOfItsPartsUntilItIsMeasured) {
