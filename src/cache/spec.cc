@@ -39,7 +39,8 @@ Status check_name(std::string_view name) {
   all.insert(all.end(), kPlanned.begin(), kPlanned.end());
   const std::string_view nearest = nearest_name(name, all);
   if (!resembles(name, nearest))
-    return usage_error(fmt::format("unknown cache method {}; 'kvartet methods' lists all", quoted(name)));
+    return usage_error(
+        fmt::format("unknown cache method {}; 'full' is the plain one, 'kvartet methods' lists all", quoted(name)));
   return usage_error(fmt::format("unknown cache method {}; the nearest is '{}'{}; 'kvartet methods' lists all", quoted(name),
                                  nearest, contains(built, nearest) ? "" : ", which is not built yet"));
 }

@@ -22,7 +22,7 @@ Status score(const ScoreFlags& flags) {
   KV_ASSIGN(std::unique_ptr<Task> task, make_task(flags.task, flags.metric));
   KV_ASSIGN(std::string text, FileSystem::real().read_file(flags.file));
   KV_ASSIGN(ScoreReport report, score_predictions(*task, text, flags.file));
-  if (report.n == 0 && !report.skipped.empty()) {
+  if (report.n == 0 && !report.skipped.empty() && !flags.json) {  // JSON names every line
     return bad_input(fmt::format("none of the {} lines of {} could be scored; the first: {}: {}", report.skipped.size(),
                                  flags.file, report.skipped.front().where(), report.skipped.front().reason));
   }

@@ -73,7 +73,7 @@ TEST(FirstHour, ExplainPutsALongSpecOnItsOwnLines) {
       run({"explain", "-m", tiny_model(folder, wide_heads()), "--kv", "full", "--kv", "yakv", "--prompt-tokens", "100"});
   ASSERT_TRUE(is_ok(f));
   EXPECT_LE(longest_line(f.out), 122U);
-  EXPECT_NE(f.out.find("\n  yakv:"), std::string::npos) << f.out;
+  EXPECT_NE(f.out.find("\nyakv:"), std::string::npos) << f.out;
 }
 
 TEST(FirstHour, AFileThatIsNoPredictionsGetsNoScore) {
