@@ -464,6 +464,32 @@ TEST(Spec, CheckAgainstTheModel) {
   EXPECT_TRUE(check_spec(*parse_spec("turboquant:bits=3.25"), shape_with(128)).ok());
 }
 
+// And what a refusal of a model names instead fits that model.
+TEST(Spec, WhatIsNamedInsteadFitsTheModel) {
+  int refused = 0;
+  for (const int head_dim : {8, 16, 24, 32, 40, 48, 64, 80, 96, 112, 128, 256}) {
+    for (const MethodInfo& method : methods()) {
+      for (const char* more : {"", ":group=128", ":bits=2.5", ":bits=3.25", ":variant=prod"}) {
+        const Result<CacheSpec> spec = parse_spec(method.name + more);
+        const Status fits = spec.ok() && !spec->offload ? check_spec(*spec, shape_with(head_dim)) : Status();
+        if (fits.ok()) continue;
+        ++refused;
+        const std::string& message = fits.message();
+        const std::size_t use = message.rfind("; use ");
+        const std::size_t nearest = message.rfind("; the nearest is ");
+        if (use != std::string::npos) {
+          const Result<CacheSpec> other = parse_spec(message.substr(use + 6));
+          EXPECT_TRUE(other.ok() && check_spec(*other, shape_with(head_dim)).ok()) << method.name << more << ": " << message;
+        } else if (nearest != std::string::npos) {
+          const Result<CacheSpec> other = parse_spec(method.name + ":" + message.substr(nearest + 17));
+          EXPECT_TRUE(other.ok() && check_spec(*other, shape_with(head_dim)).ok()) << method.name << more << ": " << message;
+        }
+      }
+    }
+  }
+  EXPECT_GT(refused, 20);
+}
+
 TEST(Spec, MethodsAreAllParsed) {
   EXPECT_GE(methods().size(), 24U);
   for (const MethodInfo& method : methods()) EXPECT_TRUE(parse_spec(method.name).ok()) << method.name;

@@ -93,7 +93,7 @@ struct BlockType {
 Result<TileFormat> make_block_format(const BlockType& type, const FormatRequest& request, Side side, int head_dim) {
   if (uz(head_dim) % kBlock != 0) {
     return usage_error(
-        fmt::format("{} needs a head dimension that is a multiple of 32, this model has {}; use f16", type.name, head_dim));
+        fmt::format("{} needs a head dimension that is a multiple of 32, this model has {}; use full", type.name, head_dim));
   }
   PlanarRows rows;
   rows.part_count = 1;

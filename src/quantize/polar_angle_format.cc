@@ -278,8 +278,8 @@ void decode(const TileFormat&, const std::byte* tile, int begin, int end, MatVie
 
 Result<TileFormat> make_polar_angle_format(const FormatRequest& request, Side side, int head_dim) {
   if (head_dim % static_cast<int>(kPolarUnitChannels) != 0) {
-    return usage_error(
-        fmt::format("polar-angle needs a head dimension that is a multiple of 64, this model has {}; use turboquant", head_dim));
+    return usage_error(fmt::format("polar-angle needs a head dimension that is a multiple of 64, this model has {}; use {}",
+                                   head_dim, head_dim % 32 == 0 ? "turboquant" : "full"));
   }
   TileFormat format;
   format.name = "polar-angle";

@@ -220,7 +220,8 @@ void decode(const TileFormat& format, const std::byte* tile, int begin, int end,
 
 Result<TileFormat> make_q8_0_format(const FormatRequest& request, Side side, int head_dim) {
   if (head_dim % kBlock != 0) {
-    return usage_error(fmt::format("q8_0 needs a head dimension that is a multiple of 32, this model has {}; use f16", head_dim));
+    return usage_error(
+        fmt::format("q8_0 needs a head dimension that is a multiple of 32, this model has {}; use full", head_dim));
   }
   TileFormat format;
   format.name = "q8_0";

@@ -93,7 +93,7 @@ Result<TileFormat> make_qjl_format(const FormatRequest& request, Side side, int 
                     request.sketch, kMaxSketch));
   }
   if (head_dim % 8 != 0) {
-    return usage_error(fmt::format("qjl needs a head dimension that is a multiple of 8, this model has {}; use f16", head_dim));
+    return usage_error(fmt::format("qjl needs a head dimension that is a multiple of 8, this model has {}; use full", head_dim));
   }
   PlanarRows rows;
   rows.part_count = 1;

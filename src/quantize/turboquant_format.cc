@@ -183,7 +183,7 @@ Status check_request(const FormatRequest& request, Side side, int head_dim) {
   }
   if (head_dim % 32 != 0) {
     return usage_error(
-        fmt::format("turboquant needs a head dimension that is a multiple of 32, this model has {}; use f16", head_dim));
+        fmt::format("turboquant needs a head dimension that is a multiple of 32, this model has {}; use full", head_dim));
   }
   if (head_dim * request.quarters % 128 != 0) {
     return usage_error(fmt::format(
