@@ -24,6 +24,7 @@ void choose_specs(CalibrateOptions* options) {
     const Result<CacheSpec> spec = parse_spec(text);
     if (!spec.ok() || text.find('+') != std::string::npos) continue;
     const std::string name = text.substr(0, text.find(':'));
+    if (spec->offload) continue;
     if (spec->evict == Evict::kNone) {
       if (spec->key == spec->value) options->formats.push_back(*spec);
     } else if (const Result<CacheSpec> plain = parse_spec(name); plain.ok() && plain->canonical == spec->canonical) {

@@ -121,6 +121,8 @@ std::vector<std::string> candidate_specs() {
       for (const std::string& quantize : quantizers) list.add(evict + "+" + quantize);
     }
   }
+  for (const SpecMethod& method : offload_methods())
+    for (const std::string& select : stages_of(method, "budget")) list.add(select);
   return list.take();
 }
 

@@ -19,6 +19,7 @@ constexpr double kAssumedWeightShare = 0.5;           // of the read bandwidth, 
 constexpr double kAssumedFlopsPerThread = 40e9;       // of long matrix products
 constexpr double kAssumedDecodeFlopsPerThread = 8e9;  // attention on cached rows
 constexpr double kAssumedEncodePerThread = 0.5e9;     // f32 elements/s
+constexpr double kAssumedDisk = 1e9;                  // bytes/s of scattered rows
 constexpr double kAssumedError = 2.0;                 // times within a third and three times
 constexpr double kMeasuredError = 0.15;
 constexpr double kDerivedError = 0.3;  // from neighbouring measurements
@@ -56,13 +57,6 @@ double sum(const std::vector<CostTerm>& terms) {
   double total = 0;
   for (const CostTerm& t : terms) total += t.value;
   return total;
-}
-
-std::size_t CostPrediction::fast_bytes() const {
-  std::size_t bytes = 0;
-  for (const BytesInTier& t : tiers)
-    if (t.tier == Tier::kRam) bytes += t.bytes;
-  return bytes;
 }
 
 double ModelCost::read_bytes_per_token() const {
@@ -170,6 +164,15 @@ std::vector<CostTerm> CostModel::step_terms_with_error(const SpecFacts& facts, i
   }
   total.add(&terms, "attention", attention.value, attention.error,
             fmt::format("{:.0f} of {} rows as {} ({})", rows, depth, facts.formats(), attention.source));
+  if (facts.selects()) {
+    // Not calibrated yet: an eighth of the bytes of all keys for the index, and the chosen rows from where they lie.
+    const double f16 = static_cast<double>(model_.shape.f16_bytes_per_token());
+    const double chosen = std::max(rows - std::max(depth - prompt_tokens, 0), 0.0);
+    const double slow = facts.spec.offload->tier == Tier::kRam ? read / 4 : kAssumedDisk;
+    total.add(&terms, "select", f16 / 16 * prompt_tokens / read, kAssumedError,
+              fmt::format("scores an index of {} rows (assumed)", prompt_tokens));
+    total.add(&terms, "fetch", f16 * chosen / slow, kAssumedError, fmt::format("{:.0f} rows per head (assumed)", chosen));
+  }
   total.add(&terms, "append", encode.value, encode.error, fmt::format("writes one row per head ({})", encode.source));
   *error = total.error();
   return terms;
@@ -223,9 +226,10 @@ Result<CostPrediction> CostModel::predict(const SpecFacts& facts, const Workload
   const int answer = w.answer_tokens();
   KV_ASSIGN(out.after_prompt, predict_bytes(facts.spec, model_.shape, w.prompt_tokens, 0));
   KV_ASSIGN(out.at_end, predict_bytes(facts.spec, model_.shape, w.prompt_tokens, answer));
-  out.tiers = {{Tier::kRam, out.bytes()}};
+  out.fast = std::max(out.after_prompt.fast_allocated(), out.at_end.fast_allocated());
 
-  const double kept = kept_rows(facts, w.prompt_tokens, 0);
+  // What selection does not see is written all the same.
+  const double kept = facts.selects() ? w.prompt_tokens : kept_rows(facts, w.prompt_tokens, 0);
   double ttft_error = 0;
   double step_error = 0;
   out.ttft = ttft_terms(facts, w, kept, &ttft_error);
@@ -241,7 +245,7 @@ Result<CostPrediction> CostModel::predict(const SpecFacts& facts, const Workload
               {"cache", static_cast<double>(out.after_prompt.allocated), "after the prompt"},
               {"one exact layer", 2 * exact, "keys and values in f32, and their packed copy"},
               {"hidden rows", 4.0 * w.prompt_tokens * model_.shape.hidden, "f32"}};
-  if (facts.evicts() && facts.spec.evict != Evict::kStreaming && facts.spec.window > 0) {
+  if (facts.spec.observes_window()) {
     out.peak.push_back(
         {"scores", 4.0 * facts.spec.window * w.prompt_tokens * layer.heads, "of the observation window, one layer"});
   }

@@ -34,25 +34,20 @@ struct CostTerm {
   std::string detail;  // how it came about: "92 MB at 8.6 GB/s (calibrated)"
 };
 
-struct BytesInTier {
-  Tier tier = Tier::kRam;
-  std::size_t bytes = 0;
-};
-
 struct CostPrediction {
   ByteAccount after_prompt;
-  ByteAccount at_end;            // after the answer
-  std::vector<BytesInTier> tiers;  // allocated, the larger of the two moments
-  std::vector<CostTerm> ttft;    // seconds
-  std::vector<CostTerm> step;    // seconds of one decode step in the middle of the answer
-  std::vector<CostTerm> peak;    // bytes at the end of prefill
+  ByteAccount at_end;          // after the answer
+  std::size_t fast = 0;        // allocated in the fast tier, the larger of the two moments
+  std::vector<CostTerm> ttft;  // seconds
+  std::vector<CostTerm> step;  // seconds of one decode step in the middle of the answer
+  std::vector<CostTerm> peak;  // bytes at the end of prefill
   double ttft_s = 0;
   double step_s = 0;
   double total_s = 0;     // one prompt, all its answers
   double time_error = 0;  // relative, about 95 %: times lie within value / (1 + e) .. value * (1 + e)
 
   std::size_t bytes() const { return std::max(after_prompt.allocated, at_end.allocated); }
-  std::size_t fast_bytes() const;
+  std::size_t fast_bytes() const { return fast; }
   double decode_tokens_per_s() const { return step_s > 0 ? 1 / step_s : 0; }
 };
 

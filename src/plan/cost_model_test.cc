@@ -35,6 +35,7 @@ TEST(CostModel, BytesAreTheExactPredictionOfTheCache) {
   const ModelCost model = smol_model();
   const CostModel costs(model, nullptr, 2);
   for (const std::string& spec : candidate_specs()) {
+    if (!spec_facts(spec, model.shape).ok()) continue;  // does not fit this model
     for (const int tokens : {300, 2048, 7000}) {
       Workload w;
       w.prompt_tokens = tokens;
@@ -42,7 +43,10 @@ TEST(CostModel, BytesAreTheExactPredictionOfTheCache) {
       const CostPrediction p = costs.predict(facts_of(spec), w).value();
       EXPECT_EQ(p.after_prompt, predict_bytes(facts_of(spec).spec, model.shape, tokens, 0).value()) << spec;
       EXPECT_EQ(p.at_end, predict_bytes(facts_of(spec).spec, model.shape, tokens, 100).value()) << spec;
-      EXPECT_EQ(p.fast_bytes(), p.bytes());
+      EXPECT_LE(p.fast_bytes(), p.bytes());
+      if (!facts_of(spec).selects()) {
+        EXPECT_EQ(p.fast_bytes(), p.bytes());
+      }
     }
   }
 }

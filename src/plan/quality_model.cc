@@ -42,21 +42,23 @@ double format_points(double bits) {
   return kFormatPrior.back().second;
 }
 
-// Points at a quarter of the rows: by attention scores, and by position alone (which loses whatever is far away).
+// Points at a quarter of the rows. By position alone whatever is far away is lost; selection has all rows to choose from, and
+// still misses some where many are needed.
 struct EvictionPrior {
-  double scored;
+  double by_scores;
   double by_position;
+  double selected;
 };
 EvictionPrior eviction_points(TaskKind kind) {
   switch (kind) {
-    case TaskKind::kSingleFact: return {1.5, 20};
-    case TaskKind::kExtraction: return {6, 25};
-    case TaskKind::kSummary: return {8, 10};
-    case TaskKind::kFewShot: return {0.5, 3};
-    case TaskKind::kChat: return {3, 5};
-    case TaskKind::kReasoning: return {4, 8};
+    case TaskKind::kSingleFact: return {1.5, 20, 0.1};
+    case TaskKind::kExtraction: return {6, 25, 1.5};
+    case TaskKind::kSummary: return {8, 10, 0.6};
+    case TaskKind::kFewShot: return {0.5, 3, 0.1};
+    case TaskKind::kChat: return {3, 5, 0.3};
+    case TaskKind::kReasoning: return {4, 8, 0.8};
   }
-  return {8, 25};
+  return {8, 25, 1.5};
 }
 
 double octaves(double a, double b) { return a > 0 && b > 0 ? std::abs(std::log2(a / b)) : 0; }
@@ -80,20 +82,23 @@ Belief prior_of_format(double key_bits, double value_bits, TaskKind kind) {
   return {mean, 2 * mean + 0.3};
 }
 
-Belief prior_of_eviction(const std::string& method, double share, TaskKind kind, bool question_seen) {
+Belief prior_of_eviction(RowChoice choice, double share, TaskKind kind, bool question_seen) {
   if (share >= 0.999) return {0, kFloor};
-  const EvictionPrior at_quarter = eviction_points(kind);
-  const bool by_position = method == "streamingllm";
-  // Scores of a question that was not seen keep the wrong rows; a window of positions does not care.
-  const double unseen = question_seen || by_position ? 1 : 3;
+  const EvictionPrior points = eviction_points(kind);
+  // Scores of a question that was not seen keep the wrong rows; a window of positions, or a choice at every step, does not care.
+  const double unseen = question_seen || choice != RowChoice::kByScores ? 1 : 3;
   const double shape = (1 - share) / std::sqrt(share) / 1.5;
-  const double mean = unseen * shape * (by_position ? at_quarter.by_position : at_quarter.scored);
+  const double at_quarter = choice == RowChoice::kByScores     ? points.by_scores
+                            : choice == RowChoice::kByPosition ? points.by_position
+                                                               : points.selected;
+  const double mean = unseen * shape * at_quarter;
   return {mean, 2 * mean + 0.3};
 }
 
 struct QualityModel::Part {
   bool evict = false;
   bool format = false;
+  RowChoice choice = RowChoice::kByScores;
   std::string evict_method;
   std::string evict_stage;
   std::string formats;
@@ -168,6 +173,7 @@ QualityModel::Part QualityModel::part_of(const SpecFacts& facts, const Workload&
   Part part;
   part.evict = facts.evicts();
   part.format = facts.quantizes();
+  part.choice = facts.selects() ? RowChoice::kSelected : facts.by_position() ? RowChoice::kByPosition : RowChoice::kByScores;
   part.evict_method = facts.evict_method;
   part.evict_stage = facts.evict_stage;
   part.formats = facts.formats();
@@ -189,7 +195,7 @@ Belief QualityModel::stage_prior(const Part& part) {
     sum.mean += b.mean;
     variance += b.sd * b.sd;
   };
-  if (part.evict) add(prior_of_eviction(part.evict_method, part.share, kind, part.question_seen));
+  if (part.evict) add(prior_of_eviction(part.choice, part.share, kind, part.question_seen));
   if (part.format) add(prior_of_format(part.key_bits, part.value_bits, kind));
   sum.sd = std::sqrt(variance);
   return sum;

@@ -47,7 +47,9 @@ struct LossPrediction {
 
 // The papers' findings as a number (compression.md 10, 15; offloading.md 9): a prior, never evidence.
 Belief prior_of_format(double key_bits, double value_bits, TaskKind kind);
-Belief prior_of_eviction(const std::string& method, double share, TaskKind kind, bool question_seen);
+// How fewer rows come to be seen: chosen once by scores, once by position, or anew at every step from all rows.
+enum class RowChoice { kByScores, kByPosition, kSelected };
+Belief prior_of_eviction(RowChoice choice, double share, TaskKind kind, bool question_seen);
 
 class QualityModel {
  public:

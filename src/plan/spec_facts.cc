@@ -29,7 +29,7 @@ Result<SpecFacts> spec_facts(const std::string& text, const ModelShape& shape) {
   const std::string first = canonical.substr(0, plus);
   facts.format_stage = "full";
   if (plus != std::string::npos) facts.format_stage = canonical.substr(plus + 1);
-  if (find_method(evictor_methods(), name_of(first)) != nullptr) {
+  if (find_method(evictor_methods(), name_of(first)) != nullptr || facts.spec.offload) {
     facts.evict_stage = first;
     facts.evict_method = name_of(first);
   } else {
@@ -43,20 +43,36 @@ Result<SpecFacts> spec_facts(const std::string& text, const ModelShape& shape) {
   return facts;
 }
 
-double kept_rows(const SpecFacts& facts, int prompt_tokens, int generated) {
-  const double all = static_cast<double>(prompt_tokens) + generated;
-  if (!facts.evicts()) return all;
-  constexpr int kHeadDim = 64;
+namespace {
+
+double amount(const Amount& a, int tokens) { return a.share ? a.value * tokens : a.value; }
+
+double selected_rows(const SelectOptions& options, int prompt_tokens) {
+  return std::min<double>(prompt_tokens, amount(options.budget, prompt_tokens) + amount(options.sinks, prompt_tokens) +
+                                             amount(options.local, prompt_tokens));
+}
+
+double live_bytes(const CacheSpec& spec, int prompt_tokens, int generated) {
   ModelShape one_head;
   one_head.context = 1 << 30;
-  one_head.layers = {LayerShape{.heads = 1, .kv_heads = 1, .head_dim = kHeadDim, .window = 0}};
+  one_head.layers = {LayerShape{.heads = 1, .kv_heads = 1, .head_dim = 64, .window = 0}};
+  const Result<ByteAccount> bytes = predict_bytes(spec, one_head, prompt_tokens, generated);
+  return bytes.ok() ? static_cast<double>(bytes->live) : 0;
+}
+
+}  // namespace
+
+double kept_rows(const SpecFacts& facts, int prompt_tokens, int generated) {
+  const double all = static_cast<double>(prompt_tokens) + generated;
+  if (facts.selects()) return selected_rows(*facts.spec.offload, prompt_tokens) + generated;
+  if (!facts.evicts()) return all;
   CacheSpec alone = facts.spec;
   alone.key = alone.value = FormatRequest{};
   alone.residual = 0;
-  const Result<ByteAccount> bytes = predict_bytes(alone, one_head, prompt_tokens, generated);
-  if (!bytes.ok()) return all;
-  constexpr double kRowBytes = 4.0 * kHeadDim + 4;  // key and value in f16, and the position
-  return std::min(all, static_cast<double>(bytes->live) / kRowBytes);
+  alone.center_keys = false;
+  alone.keep.clear();
+  const double one_row = live_bytes(alone, 1, 0);  // with its position, and whatever else the method keeps per row
+  return one_row > 0 ? std::min(all, live_bytes(alone, prompt_tokens, generated) / one_row) : all;
 }
 
 double kept_share(const SpecFacts& facts, int prompt_tokens) {

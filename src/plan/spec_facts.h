@@ -13,7 +13,7 @@ namespace kvartet {
 
 struct SpecFacts {
   CacheSpec spec;
-  std::string evict_stage;   // canonical text of the stage that chooses rows; empty: all rows stay
+  std::string evict_stage;   // canonical text of the stage that chooses rows, evicting or selecting; empty: all rows are seen
   std::string evict_method;  // its name
   std::string format_stage;  // canonical text of the quantizing stage; "full" when there is none
   std::string key_format;    // label of how sealed keys are written: "f16", "kivi4.32"
@@ -21,7 +21,11 @@ struct SpecFacts {
   double key_bits = 16;  // bytes of a full tile over its elements, in bits: scales included
   double value_bits = 16;
 
-  bool evicts() const { return !evict_stage.empty(); }
+  bool evicts() const { return !evict_stage.empty(); }       // or selects: attention sees fewer rows
+  bool selects() const { return spec.offload.has_value(); }  // the others stay, in a slower tier
+  bool by_position() const {                                 // rows leave by their place alone
+    return spec.evict == Evict::kStreaming || (spec.evict == Evict::kCam && spec.base == CamBase::kStreaming);
+  }
   bool quantizes() const { return key_format != "f16" || value_format != "f16"; }
   std::string formats() const { return key_format + "/" + value_format; }
 };
@@ -29,7 +33,7 @@ struct SpecFacts {
 // kUsage: the text is no spec, or does not fit the first layer of `shape`.
 Result<SpecFacts> spec_facts(const std::string& text, const ModelShape& shape);
 
-// Rows of one head after a prompt and `generated` steps: from the byte formula of the evicting stage alone.
+// Rows that one head's attention sees after a prompt and `generated` steps: from the byte formula of the evicting stage alone.
 double kept_rows(const SpecFacts& facts, int prompt_tokens, int generated);
 // Share of the prompt's rows that stay, in (0, 1].
 double kept_share(const SpecFacts& facts, int prompt_tokens);
