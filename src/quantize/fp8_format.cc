@@ -26,18 +26,18 @@ constexpr std::size_t kTileRows = 64;
 constexpr float kF16Factor = 256.0F;
 
 struct E4m3 {
-  std::uint8_t bits;
+  std::int8_t bits;
 };
 
 template <class D>
 HWY_INLINE hn::Vec<D> load_lanes(D d, const E4m3* HWY_RESTRICT p) {
-  const hn::Rebind<std::uint8_t, D> du8;
-  const hn::Rebind<std::uint16_t, D> du16;
+  const hn::Rebind<std::int8_t, D> di8;
+  const hn::Rebind<std::int16_t, D> di16;
   const hn::Rebind<hwy::float16_t, D> dh;
-  const auto bits = hn::PromoteTo(du16, hn::LoadU(du8, &p->bits));
-  const auto magnitude = hn::ShiftLeft<7>(hn::And(bits, hn::Set(du16, 0x7f)));
-  const auto sign = hn::ShiftLeft<8>(hn::And(bits, hn::Set(du16, 0x80)));
-  return hn::PromoteTo(d, hn::BitCast(dh, hn::Or(magnitude, sign)));
+  // Widened with its sign and moved up, the number has its sign in the two topmost bits; the second belongs to the exponent.
+  const auto bits = hn::PromoteTo(di16, hn::LoadU(di8, &p->bits));
+  const auto f16 = hn::And(hn::ShiftLeft<7>(bits), hn::Set(di16, static_cast<std::int16_t>(0xbf80)));
+  return hn::PromoteTo(d, hn::BitCast(dh, f16));
 }
 
 HWY_INLINE float scale_of(const TileFormat& format) {

@@ -34,9 +34,27 @@ template <int kQueries, class Body>
 HWY_INLINE void for_block_lanes(const Body& body) {
   const hn::CappedTag<float, 16> d;
   constexpr std::size_t kLanes = hn::MaxLanes(d);
-  // Masks and table take registers too: with 16 of them, 3 queries x 4 vectors of sums would be spilled.
-  constexpr int kVectors = kLanes == 16 || (kQueries >= 3 && kLanes <= 8) ? 2 : 4;
+  constexpr int kVectors = kLanes == 16 || kQueries == 4 ? 2 : 4;
   for (std::size_t lane = 0; lane < kBlockLanes; lane += kVectors * kLanes) body.template run<kVectors>(d, lane);
+}
+
+// Calls body.template run<Products>() with the products that these levels need.
+template <class Body>
+HWY_INLINE void with_products(const CodeLevels& levels, const Body& body) {
+  if (levels.kind == LevelKind::kCode) {
+    if (levels.bits == 4) return body.template run<ByteProducts<PlainCode<4>>>();
+    return body.template run<ByteProducts<PlainCode<5>>>();
+  }
+  switch (levels.bits) {
+    case 1: return body.template run<ByteProducts<ByteTable<1>>>();
+    case 2: return body.template run<ByteProducts<ByteTable<2>>>();
+    case 3: return body.template run<ByteProducts<ByteTable<3>>>();
+    case 4: return body.template run<ByteProducts<ByteTable<4>>>();
+    case 5: return body.template run<WideProducts<5>>();
+    case 6: return body.template run<WideProducts<6>>();
+    case 7: return body.template run<WideProducts<7>>();
+    default: return body.template run<WideProducts<8>>();
+  }
 }
 
 // ---- keys
@@ -123,6 +141,19 @@ HWY_NOINLINE void score_part(const CodePart& part, const ScoreArgs& args, const 
   }
 }
 
+template <int kQueries>
+struct ScoreOnePart {
+  const CodePart& part;
+  const ScoreArgs& args;
+  const float* q;
+  std::size_t q_stride;
+  float* logits;
+  template <class Products>
+  HWY_INLINE void run() const {
+    score_part<Products, kQueries>(part, args, q, q_stride, logits);
+  }
+};
+
 struct ScorePlanar {
   template <int kQueries>
   static HWY_INLINE void run(const TileFormat& format, const ScoreArgs& args, std::size_t query) {
@@ -132,21 +163,7 @@ struct ScorePlanar {
     alignas(64) float logits[kQueries * kRows] = {};
     for (int p = 0; p < format.planar->part_count; ++p) {
       const CodePart& part = format.planar->parts[p];
-      const float* const q = args.q + query * stride;
-      if (part.levels.kind == LevelKind::kCode) {
-        score_part<CodeProductsOf<5>, kQueries>(part, args, q, stride, logits);
-      } else if (part.levels.kind == LevelKind::kWide) {
-        for (int k = 0; k < kQueries; ++k) {
-          score_part<WideProducts, 1>(part, args, q + static_cast<std::size_t>(k) * stride, stride, logits + k * kRows);
-        }
-      } else {
-        switch (part.bits) {
-          case 1: score_part<TableProducts<1>, kQueries>(part, args, q, stride, logits); break;
-          case 2: score_part<TableProducts<2>, kQueries>(part, args, q, stride, logits); break;
-          case 3: score_part<TableProducts<3>, kQueries>(part, args, q, stride, logits); break;
-          default: score_part<TableProducts<4>, kQueries>(part, args, q, stride, logits); break;
-        }
-      }
+      with_products(part.levels, ScoreOnePart<kQueries>{part, args, args.q + query * stride, stride, logits});
     }
     for (std::size_t k = 0; k < kQueries; ++k) {
       std::memcpy(args.logits + (query + k) * args.logit_stride, logits + k * kRows + begin, (end - begin) * sizeof(float));
@@ -166,7 +183,7 @@ struct FoldedWeights {
 template <int kQueries>
 HWY_INLINE void fold_weights(const CodePart& part, std::size_t group, const AccumulateArgs& args, const float* weights,
                              FoldedWeights<kQueries>& folded) {
-  const hn::CappedTag<float, 4> d;
+  const hn::CappedTag<float, 8> d;
   const std::size_t begin = static_cast<std::size_t>(args.begin);
   const std::size_t end = static_cast<std::size_t>(args.end);
   const std::size_t first = begin / 32 * 32;
@@ -176,21 +193,28 @@ HWY_INLINE void fold_weights(const CodePart& part, std::size_t group, const Accu
   const auto steps = hn::LoadU(d, part.levels.kind == LevelKind::kWide ? kUnscaledSteps.of : kByteSteps.of);
   const auto unit = hn::Set(d, part.levels.unit);
   prefetch_ahead(scales, bytes_ahead(args.tile, args.next));
-  for (int k = 0; k < kQueries; ++k) {
-    float* const x = folded.x + k * kRows;
-    if (begin != first || end != first + count) std::memset(x, 0, count * sizeof(float));
-    std::memcpy(x + (begin - first), weights + static_cast<std::size_t>(k) * args.weight_stride, (end - begin) * sizeof(float));
-    auto scaled_sum = hn::Zero(d);
-    auto minimum_sum = hn::Zero(d);
-    for (std::size_t r = 0; r < count; r += 4) {
-      const auto weight = hn::LoadU(d, x + r);
-      const auto scaled = hn::Mul(weight, hn::Mul(load_f16(d, scales + r), unit));
-      scaled_sum = hn::Add(scaled_sum, scaled);
-      if (part.has_minimum) minimum_sum = hn::MulAdd(weight, load_f16(d, minima + r), minimum_sum);
-      hn::StoreU(hn::Mul(scaled, steps), d, x + r);
+  if (begin != first || end != first + count) std::memset(folded.x, 0, sizeof(folded.x));
+  for (std::size_t k = 0; k < kQueries; ++k) {
+    std::memcpy(folded.x + k * kRows + (begin - first), weights + k * args.weight_stride, (end - begin) * sizeof(float));
+  }
+  hn::Vec<decltype(d)> scaled_sum[kQueries];
+  hn::Vec<decltype(d)> minimum_sum[kQueries];
+  for (std::size_t k = 0; k < kQueries; ++k) scaled_sum[k] = minimum_sum[k] = hn::Zero(d);
+  for (std::size_t r = 0; r < count; r += hn::MaxLanes(d)) {
+    const auto scale = hn::Mul(load_f16(d, scales + r), unit);
+    const auto minimum = part.has_minimum ? load_f16(d, minima + r) : hn::Zero(d);
+    for (std::size_t k = 0; k < kQueries; ++k) {
+      float* const x = folded.x + k * kRows + r;
+      const auto weight = hn::LoadU(d, x);
+      const auto scaled = hn::Mul(weight, scale);
+      scaled_sum[k] = hn::Add(scaled_sum[k], scaled);
+      minimum_sum[k] = hn::MulAdd(weight, minimum, minimum_sum[k]);
+      hn::StoreU(hn::Mul(scaled, steps), d, x);
     }
+  }
+  for (std::size_t k = 0; k < kQueries; ++k) {
     folded.offset[k] =
-        hn::GetLane(hn::SumOfLanes(d, minimum_sum)) - part.levels.bias * hn::GetLane(hn::SumOfLanes(d, scaled_sum));
+        hn::GetLane(hn::SumOfLanes(d, minimum_sum[k])) - part.levels.bias * hn::GetLane(hn::SumOfLanes(d, scaled_sum[k]));
   }
 }
 
@@ -236,6 +260,19 @@ HWY_NOINLINE void accumulate_part(const CodePart& part, const AccumulateArgs& ar
   }
 }
 
+template <int kQueries>
+struct AccumulateOnePart {
+  const CodePart& part;
+  const AccumulateArgs& args;
+  const float* weights;
+  float* out;
+  std::size_t out_stride;
+  template <class Products>
+  HWY_INLINE void run() const {
+    accumulate_part<Products, kQueries>(part, args, weights, out, out_stride);
+  }
+};
+
 struct AccumulatePlanar {
   template <int kQueries>
   static HWY_INLINE void run(const TileFormat& format, const AccumulateArgs& args, std::size_t query) {
@@ -243,21 +280,7 @@ struct AccumulatePlanar {
     for (int p = 0; p < format.planar->part_count; ++p) {
       const CodePart& part = format.planar->parts[p];
       const float* const weights = args.weights + query * args.weight_stride;
-      float* const out = args.out + query * head_dim;
-      if (part.levels.kind == LevelKind::kCode) {
-        accumulate_part<CodeProductsOf<5>, kQueries>(part, args, weights, out, head_dim);
-      } else if (part.levels.kind == LevelKind::kWide) {
-        for (std::size_t k = 0; k < kQueries; ++k) {
-          accumulate_part<WideProducts, 1>(part, args, weights + k * args.weight_stride, out + k * head_dim, head_dim);
-        }
-      } else {
-        switch (part.bits) {
-          case 1: accumulate_part<TableProducts<1>, kQueries>(part, args, weights, out, head_dim); break;
-          case 2: accumulate_part<TableProducts<2>, kQueries>(part, args, weights, out, head_dim); break;
-          case 3: accumulate_part<TableProducts<3>, kQueries>(part, args, weights, out, head_dim); break;
-          default: accumulate_part<TableProducts<4>, kQueries>(part, args, weights, out, head_dim); break;
-        }
-      }
+      with_products(part.levels, AccumulateOnePart<kQueries>{part, args, weights, args.out + query * head_dim, head_dim});
     }
   }
 };

@@ -1,5 +1,8 @@
 // The inner loops over planar codes (quantize/planar_rows.h), per target: sums[query, lane] += x[query, step] * level(code).
 //
+// In two passes over 32 steps: the codes are unpacked and looked up into a few hundred bytes of the first-level cache, then
+// multiplied. In one pass, sums, coefficients, masks and table would not fit the registers.
+//
 // Four steps of a lane come as four bytes. Each byte is used where it lies: masked, not shifted, it is 2^(8 i) times too
 // large, and x carries 2^(-8 i) (kByteSteps). Both scalings are exact. Only the topmost byte is shifted down, because
 // masked it would look negative. Unit and bias of the levels are the caller's business.
@@ -21,11 +24,14 @@ HWY_BEFORE_NAMESPACE();
 namespace kvartet::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-struct FourSteps {
-  alignas(16) float of[4];
+// The factors of four steps, twice.
+struct StepFactors {
+  alignas(32) float of[8];
 };
-alignas(16) constexpr FourSteps kByteSteps = {{1.0F, 0x1p-8F, 0x1p-16F, 1.0F}};
-alignas(16) constexpr FourSteps kUnscaledSteps = {{1.0F, 1.0F, 1.0F, 1.0F}};
+alignas(32) constexpr StepFactors kByteSteps = {{1.0F, 0x1p-8F, 0x1p-16F, 1.0F, 1.0F, 0x1p-8F, 0x1p-16F, 1.0F}};
+alignas(32) constexpr StepFactors kUnscaledSteps = {{1.0F, 1.0F, 1.0F, 1.0F, 1.0F, 1.0F, 1.0F, 1.0F}};
+
+inline constexpr std::size_t kWordSteps = 32;  // the steps of the words that belong together
 
 // The codes of steps [4 quad, 4 quad + 4) of a lane, each in its byte, for quad = 4 half + kQuad. `word` is the lane's first of
 // kBits words. The halves are a loop, not unrolled: it keeps the kernels half as long.
@@ -49,103 +55,142 @@ HWY_INLINE hn::Vec<DU> four_codes(DU du, const std::uint32_t* HWY_RESTRICT word,
   }
 }
 
-template <int kQueries, int kVector, int kVectors, class D>
-HWY_INLINE void add_step(D d, hn::Vec<D> value, const float* HWY_RESTRICT x, std::size_t x_stride,
-                         LaneSums<kQueries, kVectors, D>& sums) {
-  for (int q = 0; q < kQueries; ++q) {
-    sums.of[q][kVector] = hn::MulAdd(hn::Set(d, x[static_cast<std::size_t>(q) * x_stride]), value, sums.of[q][kVector]);
+// Calls body(bytes, quad, vector) with the four codes of every quad of steps of kVectors vectors of lanes.
+template <int kBits, int kVectors, class D, class Body>
+HWY_INLINE void for_four_codes(D d, const std::uint32_t* HWY_RESTRICT word, const Body& body) {
+  constexpr std::size_t kLanes = hn::MaxLanes(D());
+  const hn::RebindToUnsigned<D> du;
+  for (std::size_t half = 0; half < 2; ++half) {
+    for (std::size_t v = 0; v < kVectors; ++v) {
+      body(four_codes<kBits, 0>(du, word + v * kLanes, half), 4 * half, v);
+      body(four_codes<kBits, 1>(du, word + v * kLanes, half), 4 * half + 1, v);
+      body(four_codes<kBits, 2>(du, word + v * kLanes, half), 4 * half + 2, v);
+      body(four_codes<kBits, 3>(du, word + v * kLanes, half), 4 * half + 3, v);
+    }
   }
 }
 
-// Four bytes of levels of one vector of lanes.
-template <int kQueries, int kVector, int kVectors, class D, class VU>
-HWY_INLINE void add_four_bytes(D d, VU bytes, const float* HWY_RESTRICT x, std::size_t x_stride,
-                               LaneSums<kQueries, kVectors, D>& sums) {
-  const hn::RebindToUnsigned<D> du;
-  const hn::RebindToSigned<D> di;
-  const auto widen = [&](VU level) HWY_ATTR { return hn::ConvertTo(d, hn::BitCast(di, level)); };
-  add_step<kQueries, kVector>(d, widen(hn::And(bytes, hn::Set(du, 0xffU))), x, x_stride, sums);
-  add_step<kQueries, kVector>(d, widen(hn::And(bytes, hn::Set(du, 0xff00U))), x + 1, x_stride, sums);
-  add_step<kQueries, kVector>(d, widen(hn::And(bytes, hn::Set(du, 0xff0000U))), x + 2, x_stride, sums);
-  add_step<kQueries, kVector>(d, widen(hn::ShiftRight<24>(bytes)), x + 3, x_stride, sums);
+template <int kBits, int kVectors, class D>
+HWY_INLINE void prefetch_words(D, const std::uint32_t* word, std::uintptr_t ahead) {
+  for (int w = 0; w < kBits; ++w) {
+    prefetch_ahead(word + w * kPlanarLanes, ahead);
+    if constexpr (kVectors * hn::MaxLanes(D()) > 16) prefetch_ahead(word + w * kPlanarLanes + 16, ahead);
+  }
 }
 
-// Levels by a table of 16 bytes.
+// Levels of one byte: by a table of 16 bytes, or the code itself.
 template <int kWidth>
 struct ByteTable {
   static constexpr int kBits = kWidth;
   const std::uint8_t* bytes;
+  explicit HWY_INLINE ByteTable(const CodeLevels& levels) : bytes(levels.bytes) {}
   template <class DU>
   HWY_INLINE hn::Vec<DU> look_up(DU du, hn::Vec<DU> codes) const {
     const hn::Repartition<std::uint8_t, DU> du8;
     return hn::BitCast(du, hn::TableLookupBytes(hn::LoadDup128(du8, bytes), hn::BitCast(du8, codes)));
   }
 };
-// The code is its level.
 template <int kWidth>
 struct PlainCode {
   static constexpr int kBits = kWidth;
+  PlainCode() = default;
+  explicit HWY_INLINE PlainCode(const CodeLevels&) {}
   template <class DU>
   HWY_INLINE hn::Vec<DU> look_up(DU, hn::Vec<DU> codes) const {
     return codes;
   }
 };
 
+// 32 steps of kVectors vectors of lanes, unpacked, and the masks of the three lower bytes.
+template <int kVectors, class D>
+struct UnpackedSteps {
+  static constexpr std::size_t kLanes = hn::MaxLanes(D());
+  alignas(64) std::uint32_t quads[kWordSteps / 4][kVectors][kLanes];  // four steps in a lane
+  alignas(64) std::uint32_t masks[3][kLanes];
+
+  explicit HWY_INLINE UnpackedSteps(D) {
+    const hn::RebindToUnsigned<D> du;
+    for (std::size_t i = 0; i < 3; ++i) hn::Store(hn::Set(du, 0xffU << (8 * i)), du, masks[i]);
+  }
+};
+
+// Step kStep of a quad, vectors kVector and up.
+template <std::size_t kStep, int kVector, int kQueries, int kVectors, class D>
+HWY_INLINE void add_vectors(D d, const UnpackedSteps<kVectors, D>& steps, std::size_t quad, const hn::Vec<D>* coefficient,
+                            LaneSums<kQueries, kVectors, D>& sums) {
+  const hn::RebindToUnsigned<D> du;
+  const hn::RebindToSigned<D> di;
+  HWY_FENCE;  // reads the mask from memory again: 12 sums, 3 coefficients and a value fill the 16 registers
+  auto level = hn::Load(du, steps.quads[quad][kVector]);
+  if constexpr (kStep == 3) level = hn::ShiftRight<24>(level);
+  if constexpr (kStep < 3) level = hn::And(level, hn::Load(du, steps.masks[kStep]));
+  const auto value = hn::ConvertTo(d, hn::BitCast(di, level));
+  for (int q = 0; q < kQueries; ++q) sums.of[q][kVector] = hn::MulAdd(coefficient[q], value, sums.of[q][kVector]);
+  if constexpr (kVector + 1 < kVectors) add_vectors<kStep, kVector + 1>(d, steps, quad, coefficient, sums);
+}
+
+// Step kStep of every quad.
+template <std::size_t kStep, int kQueries, int kVectors, class D>
+HWY_INLINE void add_one_step(D d, const UnpackedSteps<kVectors, D>& steps, const float* HWY_RESTRICT x, std::size_t x_stride,
+                             LaneSums<kQueries, kVectors, D>& sums) {
+#pragma GCC unroll 1
+  for (std::size_t quad = 0; quad < kWordSteps / 4; ++quad, x += 4) {
+    hn::Vec<D> coefficient[kQueries];
+    for (std::size_t q = 0; q < kQueries; ++q) coefficient[q] = hn::Set(d, x[q * x_stride + kStep]);
+    add_vectors<kStep, 0>(d, steps, quad, coefficient, sums);
+  }
+}
+
+// A function of its own, in loops that are not unrolled: only so g++ keeps all sums in registers.
+template <int kQueries, int kVectors, class D>
+HWY_NOINLINE void add_byte_products(D d, const UnpackedSteps<kVectors, D>& steps, const float* HWY_RESTRICT x,
+                                    std::size_t x_stride, LaneSums<kQueries, kVectors, D>& total) {
+  LaneSums<kQueries, kVectors, D> sums = total;
+  add_one_step<0>(d, steps, x, x_stride, sums);
+  add_one_step<1>(d, steps, x, x_stride, sums);
+  add_one_step<2>(d, steps, x, x_stride, sums);
+  add_one_step<3>(d, steps, x, x_stride, sums);
+  total = sums;
+}
+
 template <class Levels>
 struct ByteProducts {
-  static constexpr int kBits = Levels::kBits;
   Levels levels;
+  ByteProducts() = default;
+  explicit HWY_INLINE ByteProducts(const CodeLevels& l) : levels(l) {}
 
   // Adds `word_groups` times 32 steps; returns the word behind them.
   template <int kQueries, int kVectors, class D>
   HWY_INLINE const std::uint32_t* add(D d, const std::uint32_t* HWY_RESTRICT word, std::size_t word_groups, std::uintptr_t ahead,
                                       const float* HWY_RESTRICT x, std::size_t x_stride,
                                       LaneSums<kQueries, kVectors, D>& sums) const {
-    for (std::size_t g = 0; g < word_groups; ++g, word += kBits * kPlanarLanes, x += 32) {
-      for (int w = 0; w < kBits; ++w) {
-        prefetch_ahead(word + w * kPlanarLanes, ahead);
-        if constexpr (kVectors * hn::MaxLanes(D()) > 16) prefetch_ahead(word + w * kPlanarLanes + 16, ahead);
-      }
-      for (std::size_t half = 0; half < 2; ++half) {
-        const float* HWY_RESTRICT from = x + 16 * half;
-        add_quad<0>(d, word, half, from, x_stride, sums);
-        add_quad<1>(d, word, half, from + 4, x_stride, sums);
-        add_quad<2>(d, word, half, from + 8, x_stride, sums);
-        add_quad<3>(d, word, half, from + 12, x_stride, sums);
-      }
+    const hn::RebindToUnsigned<D> du;
+    UnpackedSteps<kVectors, D> steps(d);
+    for (std::size_t g = 0; g < word_groups; ++g, word += Levels::kBits * kPlanarLanes, x += kWordSteps) {
+      prefetch_words<Levels::kBits, kVectors>(d, word, ahead);
+      for_four_codes<Levels::kBits, kVectors>(d, word,
+                                              [&](hn::Vec<decltype(du)> codes, std::size_t quad, std::size_t v)
+                                                  HWY_ATTR { hn::Store(levels.look_up(du, codes), du, steps.quads[quad][v]); });
+      add_byte_products(d, steps, x, x_stride, sums);
     }
     return word;
   }
+};
 
-  template <int kQuad, int kQueries, int kVectors, class D>
-  HWY_INLINE void add_quad(D d, const std::uint32_t* HWY_RESTRICT word, std::size_t half, const float* HWY_RESTRICT x,
-                           std::size_t x_stride, LaneSums<kQueries, kVectors, D>& sums) const {
-    constexpr std::size_t kLanes = hn::MaxLanes(D());
-    add_vector<kQuad, 0>(d, word, half, x, x_stride, sums);
-    if constexpr (kVectors > 1) add_vector<kQuad, 1>(d, word + kLanes, half, x, x_stride, sums);
-    if constexpr (kVectors > 2) add_vector<kQuad, 2>(d, word + 2 * kLanes, half, x, x_stride, sums);
-    if constexpr (kVectors > 2) add_vector<kQuad, 3>(d, word + 3 * kLanes, half, x, x_stride, sums);
+// table[code] for codes of more than 4 bits: every run of 16 entries is looked up, and the upper bits of the code choose.
+template <int kEntries, class DB>
+HWY_INLINE hn::Vec<DB> look_up_bytes(DB db, const std::uint8_t* HWY_RESTRICT table, hn::Vec<DB> nibbles, hn::Vec<DB> codes) {
+  if constexpr (kEntries == 16) {
+    return hn::TableLookupBytes(hn::LoadDup128(db, table), nibbles);
+  } else {
+    const auto low = look_up_bytes<kEntries / 2>(db, table, nibbles, codes);
+    const auto high = look_up_bytes<kEntries / 2>(db, table + kEntries / 2, nibbles, codes);
+    return hn::IfThenElse(hn::TestBit(codes, hn::Set(db, kEntries / 2)), high, low);
   }
+}
 
-  template <int kQuad, int kVector, int kQueries, int kVectors, class D>
-  HWY_INLINE void add_vector(D d, const std::uint32_t* HWY_RESTRICT word, std::size_t half, const float* HWY_RESTRICT x,
-                             std::size_t x_stride, LaneSums<kQueries, kVectors, D>& sums) const {
-    const hn::RebindToUnsigned<D> du;
-    const auto bytes = levels.look_up(du, four_codes<kBits, kQuad>(du, word, half));
-    add_four_bytes<kQueries, kVector>(d, bytes, x, x_stride, sums);
-  }
-};
-
+// Codes of 5 to 8 bits with levels of their own, 16 bits wide: unpacked to floats.
 template <int kBits>
-struct TableProducts : ByteProducts<ByteTable<kBits>> {
-  explicit HWY_INLINE TableProducts(const CodeLevels& levels) : ByteProducts<ByteTable<kBits>>{{levels.bytes}} {}
-};
-template <int kBits>
-struct CodeProductsOf : ByteProducts<PlainCode<kBits>> {
-  explicit HWY_INLINE CodeProductsOf(const CodeLevels&) {}
-};
-
-// Codes of 5 to 8 bits with levels of their own: gathered, for studies of quality rather than for speed.
 struct WideProducts {
   const CodeLevels* levels;
   explicit HWY_INLINE WideProducts(const CodeLevels& l) : levels(&l) {}
@@ -154,49 +199,49 @@ struct WideProducts {
   HWY_INLINE const std::uint32_t* add(D d, const std::uint32_t* HWY_RESTRICT word, std::size_t word_groups, std::uintptr_t ahead,
                                       const float* HWY_RESTRICT x, std::size_t x_stride,
                                       LaneSums<kQueries, kVectors, D>& sums) const {
-    switch (levels->bits) {
-      case 5: return add_groups<5>(d, word, word_groups, ahead, x, x_stride, sums);
-      case 6: return add_groups<6>(d, word, word_groups, ahead, x, x_stride, sums);
-      case 7: return add_groups<7>(d, word, word_groups, ahead, x, x_stride, sums);
-      default: return add_groups<8>(d, word, word_groups, ahead, x, x_stride, sums);
-    }
-  }
-
-  template <int kBits, int kQueries, int kVectors, class D>
-  HWY_INLINE const std::uint32_t* add_groups(D d, const std::uint32_t* HWY_RESTRICT word, std::size_t word_groups,
-                                             std::uintptr_t ahead, const float* HWY_RESTRICT x, std::size_t x_stride,
-                                             LaneSums<kQueries, kVectors, D>& sums) const {
-    for (std::size_t g = 0; g < word_groups; ++g, word += kBits * kPlanarLanes, x += 32) {
-      for (int w = 0; w < kBits; ++w) prefetch_ahead(word + w * kPlanarLanes, ahead);
-      for (std::size_t half = 0; half < 2; ++half) {
-        const float* HWY_RESTRICT from = x + 16 * half;
-        add_quad<kBits, 0>(d, word, half, from, x_stride, sums);
-        add_quad<kBits, 1>(d, word, half, from + 4, x_stride, sums);
-        add_quad<kBits, 2>(d, word, half, from + 8, x_stride, sums);
-        add_quad<kBits, 3>(d, word, half, from + 12, x_stride, sums);
-      }
+    constexpr std::size_t kWidth = kVectors * hn::MaxLanes(D());
+    const hn::RebindToUnsigned<D> du;
+    alignas(64) float rows[kWordSteps * kWidth];
+    for (std::size_t g = 0; g < word_groups; ++g, word += kBits * kPlanarLanes, x += kWordSteps) {
+      prefetch_words<kBits, kVectors>(d, word, ahead);
+      for_four_codes<kBits, kVectors>(d, word, [&](hn::Vec<decltype(du)> codes, std::size_t quad, std::size_t v) HWY_ATTR {
+        store_levels<kWidth>(d, codes, rows + 4 * quad * kWidth + v * hn::MaxLanes(D()));
+      });
+      add_rows(d, rows, x, x_stride, sums);
     }
     return word;
   }
 
-  template <int kBits, int kQuad, int kQueries, int kVectors, class D>
-  HWY_INLINE void add_quad(D d, const std::uint32_t* HWY_RESTRICT word, std::size_t half, const float* HWY_RESTRICT x,
-                           std::size_t x_stride, LaneSums<kQueries, kVectors, D>& sums) const {
+  // A function of its own for the same reason as add_byte_products.
+  template <int kQueries, int kVectors, class D>
+  static HWY_NOINLINE void add_rows(D d, const float* HWY_RESTRICT rows, const float* HWY_RESTRICT x, std::size_t x_stride,
+                                    LaneSums<kQueries, kVectors, D>& total) {
+    LaneSums<kQueries, kVectors, D> sums = total;
+    add_products(d, PlainRows<float>{rows, kVectors * hn::MaxLanes(D()), 0}, kWordSteps, x, x_stride, sums);
+    total = sums;
+  }
+
+  // The levels of four codes, kWidth floats apart.
+  template <std::size_t kWidth, class D, class VU>
+  HWY_INLINE void store_levels(D d, VU codes, float* HWY_RESTRICT to) const {
     const hn::RebindToUnsigned<D> du;
     const hn::RebindToSigned<D> di;
-    const auto mask = hn::Set(du, 0xffU);
-    for (int v = 0; v < kVectors; ++v) {
-      const auto codes = four_codes<kBits, kQuad>(du, word + static_cast<std::size_t>(v) * hn::MaxLanes(D()), half);
-      const hn::Vec<decltype(du)> index[4] = {hn::And(codes, mask), hn::And(hn::ShiftRight<8>(codes), mask),
-                                              hn::And(hn::ShiftRight<16>(codes), mask), hn::ShiftRight<24>(codes)};
-      for (std::size_t i = 0; i < 4; ++i) {
-        const auto value = hn::GatherIndex(d, levels->values, hn::BitCast(di, index[i]));
-        for (int q = 0; q < kQueries; ++q) {
-          const auto coefficient = hn::Set(d, x[static_cast<std::size_t>(q) * x_stride + i]);
-          sums.of[q][v] = hn::MulAdd(coefficient, value, sums.of[q][v]);
-        }
-      }
-    }
+    const hn::Repartition<std::uint8_t, D> db;
+    const auto index = hn::BitCast(db, codes);
+    const auto nibbles = hn::And(index, hn::Set(db, 15));
+    const auto low = hn::BitCast(du, look_up_bytes<1 << kBits>(db, levels->low_bytes, nibbles, index));
+    const auto high = hn::BitCast(du, look_up_bytes<1 << kBits>(db, levels->high_bytes, nibbles, index));
+    // 16-bit levels at the top of a lane: those of steps 1 and 3, and of steps 0 and 2, share their lanes.
+    const auto even_bytes = hn::Set(du, 0x00ff00ffU);
+    const auto even = hn::Or(hn::And(low, even_bytes), hn::ShiftLeft<8>(hn::And(high, even_bytes)));
+    const auto odd = hn::Or(hn::And(hn::ShiftRight<8>(low), even_bytes), hn::AndNot(even_bytes, high));
+    const auto store = [&](VU level, std::size_t step) HWY_ATTR {
+      hn::Store(hn::ConvertTo(d, hn::ShiftRight<16>(hn::BitCast(di, level))), d, to + step * kWidth);
+    };
+    store(hn::ShiftLeft<16>(even), 0);
+    store(hn::ShiftLeft<16>(odd), 1);
+    store(even, 2);
+    store(odd, 3);
   }
 };
 

@@ -158,7 +158,7 @@ void decode_planar(const TileFormat& format, const std::byte* tile, int begin, i
 CodeLevels whole_levels(int bits, float bias) {
   KV_CHECK(bits <= 5);
   CodeLevels levels;
-  levels.kind = bits <= 4 ? LevelKind::kTable : LevelKind::kCode;
+  levels.kind = bits < 4 ? LevelKind::kTable : LevelKind::kCode;
   levels.bits = bits;
   levels.bias = bias;
   for (int code = 0; code < 1 << bits; ++code) {

@@ -28,16 +28,18 @@ inline constexpr std::size_t kPlanarMaxChannels = 1024;  // of a part
 // How a kernel gets from a code to its level.
 enum class LevelKind : std::uint8_t {
   kTable,  // up to 4 bits: bytes[code] - bias
-  kCode,   // code - bias
-  kWide,   // 5 bits and more: values[code]
+  kCode,   // 4 or 5 bits: code - bias
+  kWide,   // 5 bits and more: the 16-bit number in low_bytes and high_bytes
 };
 
-// x ~ scale * values[code] + minimum, where values[code] = unit * (bytes[code] - bias), unit * (code - bias) or itself. Plain
-// data: kernels read it.
+// x ~ scale * values[code] + minimum, where values[code] = unit * (bytes[code] - bias), unit * (code - bias) or
+// unit * int16(high_bytes[code], low_bytes[code]). Plain data: kernels read it.
 struct CodeLevels {
   LevelKind kind = LevelKind::kTable;
   int bits = 0;
   std::uint8_t bytes[16] = {};
+  std::uint8_t low_bytes[256] = {};
+  std::uint8_t high_bytes[256] = {};
   float bias = 0;
   float unit = 1;
   float values[256] = {};

@@ -5,11 +5,11 @@
 #include <map>
 #include <mutex>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 #include "core/check.h"
 #include "core/rng.h"
+#include "quantize/walsh_hadamard.h"
 
 namespace kvartet {
 namespace {
@@ -18,25 +18,6 @@ constexpr std::size_t kMaxDim = 1024;
 constexpr std::size_t kPartials = 8;
 
 std::size_t hadamard_block(std::size_t dim) { return dim & (~dim + 1); }
-
-// Unnormalized Walsh-Hadamard transform of `n` numbers, n a power of two. Every stage adds and subtracts neighbours and
-// puts the results half the length apart: the last bit of the index becomes the first, so that after all stages the
-// order is the natural one again, and every stage is the same loop that vectorizes.
-void walsh_hadamard(float* x, std::size_t n) {
-  float other[kMaxDim];
-  float* from = x;
-  float* to = other;
-  for (std::size_t stage = 1; stage < n; stage *= 2) {
-    const float* __restrict in = from;
-    float* __restrict sums = to;
-    for (std::size_t i = 0; i < n / 2; ++i) {
-      sums[i] = in[2 * i] + in[2 * i + 1];
-      sums[i + n / 2] = in[2 * i] - in[2 * i + 1];
-    }
-    std::swap(from, to);
-  }
-  if (from != x) std::memcpy(x, from, n * sizeof(float));
-}
 
 void hadamard_blocks(std::size_t dim, float* x) {
   const std::size_t block = hadamard_block(dim);

@@ -11,6 +11,7 @@
 
 #include "core/float16.h"
 #include "core/rng.h"
+#include "quantize/codebook_row.h"
 #include "quantize/lloyd_codebook.h"
 #include "quantize/planar_rows.h"
 #include "quantize/rotated_format.h"
@@ -42,7 +43,13 @@ CodeLevels codebook_levels(int bits, int dim) {
     }
   } else {
     levels.kind = LevelKind::kWide;
-    for (std::size_t i = 0; i < book.levels.size(); ++i) levels.values[i] = static_cast<float>(book.levels[i] * unit_length);
+    levels.unit = static_cast<float>(book.levels.back() / 32767.0 * unit_length);
+    for (std::size_t i = 0; i < book.levels.size(); ++i) {
+      const int grid = static_cast<int>(std::nearbyint(book.levels[i] / book.levels.back() * 32767.0));
+      levels.low_bytes[i] = static_cast<std::uint8_t>(grid & 0xff);
+      levels.high_bytes[i] = static_cast<std::uint8_t>((grid >> 8) & 0xff);
+      levels.values[i] = levels.unit * static_cast<float>(grid);
+    }
   }
   for (std::size_t i = 0; i + 1 < book.levels.size(); ++i) levels.borders[i] = (levels.values[i] + levels.values[i + 1]) / 2;
   return levels;
@@ -63,53 +70,12 @@ CodeLevels sign_levels(int rows) {
 
 // ---- rows
 
-// Nearest levels of y[channels].
-void choose_codes(const CodePart& part, const float* y, std::uint8_t* codes) {
-  const std::size_t channels = uz(part.channels);
-  const std::size_t borders = (std::size_t{1} << part.bits) - 1;
-  if (part.bits > 4) {
-    for (std::size_t c = 0; c < channels; ++c) {
-      codes[c] = static_cast<std::uint8_t>(std::upper_bound(part.levels.borders, part.levels.borders + borders, y[c]) -
-                                           part.levels.borders);
-    }
-    return;
-  }
-  std::int32_t below[kMaxDim] = {};  // borders at or below y
-  for (std::size_t b = 0; b < borders; ++b) {
-    const float border = part.levels.borders[b];
-    for (std::size_t c = 0; c < channels; ++c) below[c] += y[c] >= border ? 1 : 0;
-  }
-  for (std::size_t c = 0; c < channels; ++c) codes[c] = static_cast<std::uint8_t>(below[c]);
-}
-
-// Codes and norm of a rotated part x[channels]; `decoded`, if not null, gets what they stand for.
-std::uint16_t code_part(const CodePart& part, const float* x, std::uint8_t* codes, float* decoded) {
-  const std::size_t channels = uz(part.channels);
-  const float length = std::sqrt(sum_of_squares(x, channels));
-  float levels[kMaxDim];
-  if (length == 0.0F) {
-    std::memset(codes, 0, channels);
-    if (decoded != nullptr) std::fill_n(decoded, channels, 0.0F);
-    return 0;
-  }
-  float y[kMaxDim];
-  for (std::size_t c = 0; c < channels; ++c) y[c] = x[c] / length;
-  choose_codes(part, y, codes);
-  for (std::size_t c = 0; c < channels; ++c) levels[c] = part.levels.values[codes[c]];
-  const float corrected = length * (dot_product(y, levels, channels) / sum_of_squares(levels, channels));
-  const std::uint16_t norm = f16_from_float(std::min(corrected, kMaxF16));
-  if (decoded != nullptr) {
-    for (std::size_t c = 0; c < channels; ++c) decoded[c] = float_from_f16(norm) * levels[c];
-  }
-  return norm;
-}
-
 Status encode_parts(const TileFormat& format, std::byte* tile, int begin, MatView<const float> rows) {
   for (std::size_t r = 0; r < rows.rows; ++r) {
     for (int p = 0; p < format.planar->part_count; ++p) {
       const CodePart& part = format.planar->parts[p];
       std::uint8_t codes[kMaxDim];
-      const std::uint16_t norm = code_part(part, rows.row(r) + part.first, codes, nullptr);
+      const std::uint16_t norm = code_codebook_row(part, rows.row(r) + part.first, codes, nullptr);
       write_coded_row(part, format.side, tile, begin + static_cast<int>(r), {codes, &norm, nullptr});
     }
   }
@@ -130,7 +96,7 @@ Status encode_with_signs(const TileFormat& format, std::byte* tile, int begin, M
     float error[kMaxDim] = {};
     if (format.planar->part_count == 2) {
       const CodePart& part = format.planar->parts[0];
-      const std::uint16_t norm = code_part(part, rows.row(r), codes, error);
+      const std::uint16_t norm = code_codebook_row(part, rows.row(r), codes, error);
       write_coded_row(part, format.side, tile, row, {codes, &norm, nullptr});
     }
     for (std::size_t c = 0; c < dim; ++c) error[c] = rows.row(r)[c] - error[c];
