@@ -127,13 +127,41 @@ std::vector<std::pair<int, int>> row_ranges(int tile_rows) {
   return ranges;
 }
 
+constexpr int kMostQueries = 12;
+
+// What the products of one query and the rows of a tile should be, once for all row ranges and numbers of queries.
+struct Expected {
+  double sum = 0;
+  double squares = 0;  // of the terms: what an error is measured by where they cancel
+  void add(double term) {
+    sum += term;
+    squares += term * term;
+  }
+};
+
+std::vector<Expected> expected_logits(const FilledTile& keys, const std::vector<float>& q) {
+  const int head_dim = keys.format().head_dim;
+  std::vector<Expected> logits;  // [kMostQueries, tile_rows]
+  for (int k = 0; k < kMostQueries; ++k) {
+    for (int row = 0; row < keys.format().tile_rows; ++row) {
+      Expected& logit = logits.emplace_back();
+      for (int c = 0; c < head_dim; ++c) {
+        logit.add(static_cast<double>(q[static_cast<std::size_t>(k * head_dim + c)]) * static_cast<double>(keys.decoded(row, c)));
+      }
+    }
+  }
+  return logits;
+}
+
 void check_score(const FormatRequest& request, int head_dim) {
   const FilledTile keys(request, Side::kKey, head_dim);
+  const int tile_rows = keys.format().tile_rows;
+  const std::vector<float> q = normal_numbers(static_cast<std::size_t>(kMostQueries * head_dim), 11);
+  const std::vector<Expected> expected = expected_logits(keys, q);
   for (const int queries : kQueryCounts) {
-    const std::vector<float> q = normal_numbers(static_cast<std::size_t>(queries * head_dim), 11);
     const std::vector<float> storage = prepared(keys.format(), q, queries);
     const float* const ready = storage.data() + 1;
-    for (const auto& [begin, end] : row_ranges(keys.format().tile_rows)) {
+    for (const auto& [begin, end] : row_ranges(tile_rows)) {
       const int count = end - begin;
       const std::size_t stride = static_cast<std::size_t>(count) + 3;
       std::vector<float> logits(stride * static_cast<std::size_t>(queries) + 1, kGuard);
@@ -143,17 +171,10 @@ void check_score(const FormatRequest& request, int head_dim) {
       double worst = 0.0;
       for (int k = 0; k < queries; ++k) {
         for (int row = begin; row < end; ++row) {
-          double expected = 0.0;
-          double size = 0.0;
-          for (int c = 0; c < head_dim; ++c) {
-            const double term =
-                static_cast<double>(q[static_cast<std::size_t>(k * head_dim + c)]) * static_cast<double>(keys.decoded(row, c));
-            expected += term;
-            size += term * term;
-          }
+          const Expected& logit = expected[static_cast<std::size_t>(k * tile_rows + row)];
           const double got = logits[1 + static_cast<std::size_t>(k) * stride + static_cast<std::size_t>(row - begin)];
-          worst = std::max(worst, std::abs(got - expected));
-          largest = std::max({largest, std::abs(expected), std::sqrt(size)});
+          worst = std::max(worst, std::abs(got - logit.sum));
+          largest = std::max({largest, std::abs(logit.sum), std::sqrt(logit.squares)});
         }
         for (std::size_t i = 0; i < 3; ++i) {
           ASSERT_EQ(logits[1 + static_cast<std::size_t>(k) * stride + static_cast<std::size_t>(count) + i], kGuard);
@@ -165,37 +186,55 @@ void check_score(const FormatRequest& request, int head_dim) {
   }
 }
 
+// Running sums over the rows, so that a range of rows is a difference: [kMostQueries, head_dim, tile_rows + 1].
+std::vector<Expected> running_sums(const FilledTile& values, const std::vector<float>& weights) {
+  const int tile_rows = values.format().tile_rows;
+  std::vector<Expected> sums;
+  for (int k = 0; k < kMostQueries; ++k) {
+    for (int c = 0; c < values.format().head_dim; ++c) {
+      Expected sum;
+      sums.push_back(sum);
+      for (int row = 0; row < tile_rows; ++row) {
+        sum.add(static_cast<double>(weights[static_cast<std::size_t>(k * tile_rows + row)]) *
+                static_cast<double>(values.decoded(row, c)));
+        sums.push_back(sum);
+      }
+    }
+  }
+  return sums;
+}
+
 void check_accumulate(const FormatRequest& request, int head_dim) {
   const std::size_t dim = static_cast<std::size_t>(head_dim);
   const FilledTile values(request, Side::kValue, head_dim);
+  const std::size_t tile_rows = static_cast<std::size_t>(values.format().tile_rows);
+  std::vector<float> weights = normal_numbers(kMostQueries * tile_rows, 13);
+  for (float& w : weights) w = std::exp(w);
+  const std::vector<Expected> sums = running_sums(values, weights);
   for (const int queries : kQueryCounts) {
     for (const auto& [begin, end] : row_ranges(values.format().tile_rows)) {
-      const std::size_t stride = static_cast<std::size_t>(end - begin) + 1;
-      std::vector<float> weights = normal_numbers(stride * static_cast<std::size_t>(queries) + 1, 13);
-      for (float& w : weights) w = std::exp(w);
+      const std::size_t first = static_cast<std::size_t>(begin);
+      const std::size_t last = static_cast<std::size_t>(end);
+      const std::size_t stride = last - first + 1;
+      // Nothing may be read past the last weight of the last query.
+      std::vector<float> tight(stride * static_cast<std::size_t>(queries) - 1, kGuard);
+      for (std::size_t k = 0; k < static_cast<std::size_t>(queries); ++k) {
+        std::copy_n(weights.data() + k * tile_rows + first, last - first, tight.data() + k * stride);
+      }
       const std::vector<float> before = normal_numbers(dim * static_cast<std::size_t>(queries), 17);
       std::vector<float> out(before.size() + 2, kGuard);
       std::copy(before.begin(), before.end(), out.begin() + 1);
-      // Nothing may be read past the last weight of the last query.
-      std::vector<float> tight(weights.begin(), weights.end() - 2);
       values.format().kernels.accumulate(values.format(), {values.tile(), begin, end, tight.data(), stride, queries,
                                                            out.data() + 1, begin % 2 == 0 ? values.tile() : nullptr});
       double largest = 0.0;
       double worst = 0.0;
-      for (int k = 0; k < queries; ++k) {
-        for (int c = 0; c < head_dim; ++c) {
-          const std::size_t at = static_cast<std::size_t>(k) * dim + static_cast<std::size_t>(c);
-          double expected = before[at];
-          double size = expected * expected;
-          for (int row = begin; row < end; ++row) {
-            const double w = tight[static_cast<std::size_t>(k) * stride + static_cast<std::size_t>(row - begin)];
-            const double term = w * static_cast<double>(values.decoded(row, c));
-            expected += term;
-            size += term * term;
-          }
-          worst = std::max(worst, std::abs(static_cast<double>(out[1 + at]) - expected));
-          largest = std::max({largest, std::abs(expected), std::sqrt(size)});
-        }
+      for (std::size_t at = 0; at < before.size(); ++at) {
+        const Expected& to = sums[at * (tile_rows + 1) + last];
+        const Expected& from = sums[at * (tile_rows + 1) + first];
+        const double start = before[at];
+        const double expected = start + to.sum - from.sum;
+        worst = std::max(worst, std::abs(static_cast<double>(out[1 + at]) - expected));
+        largest = std::max({largest, std::abs(expected), std::sqrt(start * start + to.squares - from.squares)});
       }
       ASSERT_EQ(out.front(), kGuard);
       ASSERT_EQ(out.back(), kGuard);
