@@ -57,7 +57,7 @@ HWY_INLINE hn::Vec<DU> four_codes(DU du, const std::uint32_t* HWY_RESTRICT word,
 
 // Calls body(bytes, quad, vector) with the four codes of every quad of steps of kVectors vectors of lanes.
 template <int kBits, int kVectors, class D, class Body>
-HWY_INLINE void for_four_codes(D d, const std::uint32_t* HWY_RESTRICT word, const Body& body) {
+HWY_INLINE void for_four_codes(D, const std::uint32_t* HWY_RESTRICT word, const Body& body) {
   constexpr std::size_t kLanes = hn::MaxLanes(D());
   const hn::RebindToUnsigned<D> du;
   for (std::size_t half = 0; half < 2; ++half) {
