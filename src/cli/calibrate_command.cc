@@ -81,9 +81,9 @@ Status calibrate_machine(const CalibrateFlags& flags) {
   options.cancel = &interrupted();
   options.progress = [](std::string_view what) { show_progress(what, 0); };
   choose_specs(&options);
-  std::error_code ignored;
-  const std::string model = resolve_model(flags.model.empty() ? "smollm2" : flags.model);
-  if (!flags.model.empty() || std::filesystem::exists(model, ignored)) options.model_path = model;
+  const Result<std::string> model = resolve_model(flags.model.empty() ? "smollm2" : flags.model);
+  if (!flags.model.empty()) KV_TRY(model.status());
+  if (model.ok()) options.model_path = *model;
   KV_ASSIGN(const CalibrateReport report, calibrate(options));
   show_progress("", 1);
   KV_TRY(store.save(report.calibration));

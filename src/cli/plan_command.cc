@@ -102,7 +102,8 @@ Status plan(const PlanFlags& flags) {
   const std::vector<std::string> folders = flags.results.empty() ? results_of_environment() : flags.results;
   ModelFlags threads;
   threads.threads = flags.threads;
-  KV_ASSIGN(const std::unique_ptr<Gathered> gathered, gather(resolve_model(flags.model), folders, resolved_threads(threads)));
+  KV_ASSIGN(const std::string model_path, resolve_model(flags.model));
+  KV_ASSIGN(const std::unique_ptr<Gathered> gathered, gather(model_path, folders, resolved_threads(threads)));
   KV_ASSIGN(const Plan plan, make_plan(gathered->inputs, request));
   if (!flags.results.empty() && plan.evidence_cells == 0) {
     print_note(fmt::format("note: none of the results is of this model; its losses are {}",

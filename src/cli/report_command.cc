@@ -41,6 +41,10 @@ Status check_page_path(const ReportFlags& flags) {
   if (fs::is_directory(flags.page, ignored)) {
     return usage_error(fmt::format("-o {} is a folder; name a file in it, for example {}/report.html.", flags.page, flags.page));
   }
+  // The page is renamed into place, which would put a file where a device was.
+  if (fs::exists(flags.page, ignored) && !fs::is_regular_file(flags.page, ignored)) {
+    return usage_error(fmt::format("-o {} is no ordinary file; name a file to write the page to", flags.page));
+  }
   for (const std::string& directory : flags.directories) {
     if (fs::equivalent(flags.page, directory + "/" + kStoreFile, ignored)) {
       return usage_error(fmt::format("-o {} would overwrite the results themselves; name another file.", flags.page));

@@ -174,7 +174,7 @@ Result<AutoDecision> decide_cache(const AutoSpec& wish, const RunFlags& flags, c
                                   const std::string& text) {
   AutoSite site;
   site.model = flags.model.model;
-  site.model_path = resolve_model(flags.model.model);
+  KV_ASSIGN(site.model_path, resolve_model(flags.model.model));
   site.threads = engine.threads();
   const std::size_t left = static_cast<std::size_t>(engine.shape().context) - prompt.sealed.size();
   site.workload.prompt_tokens = static_cast<int>(prompt.sealed.size());

@@ -48,6 +48,7 @@ class EngineMemory : public testing::TestWithParam<const char*> {
     options.max_tokens = 150;
     options.ignore_end = true;
     KV_ASSIGN(const std::vector<Completion> done, engine.generate(both, options));
+    for (const Completion& completion : done) KV_TRY(completion.failure);
     return done[0].text + "|" + done[1].text + "|" + std::to_string(likelihoods.back());
   }
 

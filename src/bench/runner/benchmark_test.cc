@@ -1,5 +1,6 @@
 #include "bench/runner/benchmark.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -287,7 +288,7 @@ TEST(PredictionPaths, DifferentSpecsHaveDifferentNames) {
 // A file name has at most 255 bytes, of which ".jsonl.tmp" takes ten; every key of a spec shows in it.
 TEST(PredictionPaths, LongSpecsAreCutAndToldApart) {
   std::string keep = "kivi:keep=0";
-  for (int layer = 2; layer < 200; layer += 2) keep += "." + std::to_string(layer);
+  for (int layer = 2; layer < 200; layer += 2) keep += fmt::format(".{}", layer);
   const std::string one = parse_spec(keep).value().canonical;
   const std::string other = parse_spec(keep + ".201").value().canonical;
   ASSERT_GT(one.size(), 255U);
