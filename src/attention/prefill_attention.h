@@ -25,7 +25,7 @@ struct PrefillTask {
   std::span<const HeadView> prefix;
   HeadRows<float> out;  // [chunk tokens, heads, head_dim]
   // If set, the weights that this chunk's queries give are added: columns are the prefix's rows (as many in every head), then
-  // the rows of k. Costs scratch of 144 rows of weights per thread, and 10 % of the time (docs/decisions/0010-column-sums.md).
+  // the rows of k. Costs scratch of 144 rows of weights per thread, and 10 % of the time (docs/decisions/0008-column-sums.md).
   ColumnSums* columns = nullptr;
   int columns_from = 0;  // row of k from which on a query's weights count
 };

@@ -1,6 +1,6 @@
 // Reading mapped files that may be cut short, or whose disk may fail, while they are read.
 //
-// The kernel reports both as SIGBUS at the load, and nothing can be asked beforehand without a race (docs/decisions/0010).
+// The kernel reports both as SIGBUS at the load, and nothing can be asked beforehand without a race (docs/decisions/0009).
 // read_guarded installs a handler for the process at its first call; faults that are not ours go to the handler before.
 #pragma once
 

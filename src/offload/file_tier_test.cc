@@ -190,7 +190,7 @@ TEST_P(FileTierTest, AFileThatIsCutShortDuringAFetchNeverEndsTheProcessNorGivesW
   for (int i = 0; i < 60; ++i) {
     Selection s = random_selection(*store, 2, 0.3, static_cast<std::uint64_t>(i));
     const Status status = store->fetch(2, s.fetches);
-    // tier=mmap trusts pages that it has checked once (docs/decisions/0010), so there only survival is promised here.
+    // tier=mmap trusts pages that it has checked once (docs/decisions/0009), so there only survival is promised here.
     if (status.ok() && GetParam().tier == Tier::kDisk) {
       EXPECT_EQ(wrong_byte(*store, 2, s), "");
     }
