@@ -184,8 +184,11 @@ Status check_spec(const CacheSpec& spec, const ModelShape& shape) {
     return usage_error(
         fmt::format("keep names layer {}, but this model has layers 0 to {}", spec.keep.back().last, shape.layer_count() - 1));
   }
+  int checked = 0;  // head_dim: making formats to see whether they fit is not cheap, and most models have one size
   for (const LayerShape& layer : shape.layers) {
+    if (layer.head_dim == checked) continue;
     KV_TRY(check_formats(spec, layer));
+    checked = layer.head_dim;
   }
   if (spec.offload) return OffloadCache::check(*spec.offload, shape);
   return {};

@@ -99,7 +99,7 @@ TEST(Planner, MemoryAndSpeedHaveADefaultBoundOnTheLoss) {
 // on the loss never lowers it.
 TEST(Planner, MoreMemoryOrATighterBoundNeverLowersTheExpectedQuality) {
   std::vector<std::string> specs = candidate_specs();
-  for (std::uint64_t seed = 0; seed < 5; ++seed) {
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
     const std::vector<EvidenceCell> cells = test::random_evidence(seed, specs);
     const PlanInputs in = inputs_of(cells);
     Rng rng(seed, 5);
