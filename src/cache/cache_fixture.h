@@ -147,6 +147,18 @@ struct FedCache {
   FedCache fork() const { return {cache.fork(), shape, rows}; }
 };
 
+// The rows that a KV head of layer 0 still holds, in row order, as if they were the only tokens; other heads are left as made.
+inline TokenRows surviving_rows(const FedCache& fed, int kv_head) {
+  const std::vector<std::int32_t> kept = fed.cache.positions(0, kv_head);
+  TokenRows survivors(static_cast<int>(kept.size()), 0);
+  for (std::size_t row = 0; row < kept.size(); ++row) {
+    const auto at = static_cast<std::ptrdiff_t>((row * kKvHeads + static_cast<std::size_t>(kv_head)) * kDim);
+    std::copy_n(fed.rows->key(kept[row], kv_head), kDim, survivors.keys.begin() + at);
+    std::copy_n(fed.rows->value(kept[row], kv_head), kDim, survivors.values.begin() + at);
+  }
+  return survivors;
+}
+
 inline FedCache fed_cache(const std::string& spec, std::shared_ptr<Arena> arena = Arena::create(),
                           ModelShape shape = small_shape(), const TokenRows* rows = &shared_rows(), int threads = 1) {
   Result<SequenceCache> cache = SequenceCache::create(spec_of(spec), shape, std::move(arena), {.threads = threads});

@@ -204,13 +204,7 @@ TEST(Eviction, Section42SnapKvKeepsThePlanAndAppends) {
 TEST(Eviction, Section8EvictThenQuantize) {
   FedCache fed = fed_cache("snapkv:budget=100+kivi:bits=2,residual=32");
   expect_ok(fed.prompt(500));
-  const std::vector<std::int32_t> kept = fed.cache.positions(0, 1);
-  TokenRows survivors(static_cast<int>(kept.size()), 0);
-  for (std::size_t row = 0; row < kept.size(); ++row) {
-    const auto at = static_cast<std::ptrdiff_t>((row * kKvHeads + 1) * kDim);
-    std::copy_n(fed.rows->key(kept[row], 1), kDim, survivors.keys.begin() + at);
-    std::copy_n(fed.rows->value(kept[row], 1), kDim, survivors.values.begin() + at);
-  }
+  const TokenRows survivors = surviving_rows(fed, 1);
   FedCache plain = fed_cache("kivi:bits=2,residual=32", Arena::create(), small_shape(), &survivors);
   expect_ok(plain.prompt(100));
   expect_same_side(fed.cache.views(0)[1].keys, plain.cache.views(0)[1].keys);

@@ -222,13 +222,7 @@ TEST(RankedEviction, Section8MovedRowsAreNotRoundedTwice) {
   FedCache fed = fed_cache("h2o:budget=40+q8_0");
   expect_ok(fed.prompt(100));
   expect_ok(fed.steps(100));
-  const std::vector<std::int32_t> kept = fed.cache.positions(0, 1);
-  TokenRows survivors(static_cast<int>(kept.size()), 0);
-  for (std::size_t row = 0; row < kept.size(); ++row) {
-    const auto at = static_cast<std::ptrdiff_t>((row * kKvHeads + 1) * kDim);
-    std::copy_n(fed.rows->key(kept[row], 1), kDim, survivors.keys.begin() + at);
-    std::copy_n(fed.rows->value(kept[row], 1), kDim, survivors.values.begin() + at);
-  }
+  const TokenRows survivors = surviving_rows(fed, 1);
   FedCache plain = fed_cache("q8_0", Arena::create(), small_shape(), &survivors);
   expect_ok(plain.prompt(40));
   expect_same_side(fed.cache.views(0)[1].keys, plain.cache.views(0)[1].keys);

@@ -7,6 +7,7 @@
 
 #include "core/rng.h"
 #include "core/utf8.h"
+#include "engine/engine_fixture.h"
 #include "engine/log_softmax.h"
 #include "engine/prompt.h"
 #include "model/tiny_model.h"
@@ -32,23 +33,6 @@ std::unique_ptr<Engine> open_tiny(EngineOptions options = {}) {
   Result<std::unique_ptr<Engine>> engine = Engine::open(options);
   EXPECT_TRUE(engine.ok()) << engine.status().message();
   return engine.ok() ? std::move(engine).value() : nullptr;
-}
-
-std::vector<CacheSpec> specs_of(const std::vector<string>& texts) {
-  std::vector<CacheSpec> specs;
-  for (const string& text : texts) {
-    Result<CacheSpec> spec = parse_spec(text);
-    EXPECT_TRUE(spec.ok()) << spec.status().message();
-    if (spec.ok()) specs.push_back(std::move(spec).value());
-  }
-  return specs;
-}
-
-std::vector<Token> random_tokens(int n, std::uint64_t seed) {
-  Rng rng(seed);
-  std::vector<Token> tokens(static_cast<std::size_t>(n));
-  for (Token& token : tokens) token = static_cast<Token>(rng.below(256));
-  return tokens;
 }
 
 class EngineTest : public ::testing::Test {

@@ -9,6 +9,7 @@
 
 #include "core/rng.h"
 #include "engine/engine.h"
+#include "engine/engine_fixture.h"
 #include "model/tiny_model.h"
 #include "model/vocabulary_fixture.h"
 
@@ -41,13 +42,6 @@ std::unique_ptr<Engine> open(const TinyModelOptions& model, EngineOptions option
   Result<std::unique_ptr<Engine>> engine = Engine::open(options);
   EXPECT_TRUE(engine.ok()) << engine.status().message();
   return std::move(engine).value();
-}
-
-std::vector<Token> random_tokens(int n, std::uint64_t seed) {
-  Rng rng(seed);
-  std::vector<Token> tokens(static_cast<std::size_t>(n));
-  for (Token& token : tokens) token = static_cast<Token>(rng.below(256));
-  return tokens;
 }
 
 // `name` with the settings of `wanted` that the method has.

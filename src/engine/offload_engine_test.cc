@@ -7,6 +7,7 @@
 #include "core/faulty_file_system.h"
 #include "core/rng.h"
 #include "engine/engine.h"
+#include "engine/engine_fixture.h"
 #include "engine/log_softmax.h"
 #include "model/tiny_model.h"
 #include "model/vocabulary_fixture.h"
@@ -26,19 +27,6 @@ std::unique_ptr<Engine> open_tiny(TinyModelOptions model, int threads = 1) {
   const Status written = write_tiny_model(path, model);
   EXPECT_TRUE(written.ok()) << written.message();
   return Engine::open({.model_path = path, .threads = threads}).value();
-}
-
-std::vector<CacheSpec> specs_of(const std::vector<std::string>& texts) {
-  std::vector<CacheSpec> specs;
-  for (const std::string& text : texts) specs.push_back(parse_spec(text).value());
-  return specs;
-}
-
-std::vector<Token> random_tokens(int n, std::uint64_t seed) {
-  Rng rng(seed);
-  std::vector<Token> tokens(static_cast<std::size_t>(n));
-  for (Token& token : tokens) token = static_cast<Token>(rng.below(256));
-  return tokens;
 }
 
 double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {

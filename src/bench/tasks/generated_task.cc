@@ -69,4 +69,13 @@ Status TaskKeys::status() const {
   return {};
 }
 
+std::string words_joined(const std::vector<std::string>& parts) {
+  std::string out;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (i > 0) out += i + 1 == parts.size() ? " and " : ", ";
+    out += parts[i];
+  }
+  return out;
+}
+
 }  // namespace kvartet

@@ -50,4 +50,7 @@ class TaskKeys {
   Status status_;
 };
 
+// "a", "a and b", "a, b and c": how generated texts list things.
+std::string words_joined(const std::vector<std::string>& parts);
+
 }  // namespace kvartet

@@ -18,15 +18,6 @@ namespace {
 constexpr int kNewTokensPerNeedle = 16;
 constexpr int kNewTokens = 32;
 
-std::string words_joined(const std::vector<std::string>& parts) {
-  std::string out;
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    if (i > 0) out += i + 1 == parts.size() ? " and " : ", ";
-    out += parts[i];
-  }
-  return out;
-}
-
 // One fact is stated at length, several briefly. The words of an answer that only repeat the question cost no cache any
 // likelihood, so they set how much one lost value weighs: with about 40 tokens an answer, a fifth of a nat per token.
 std::string subject(const NeedleFact& fact, std::size_t facts) {

@@ -53,15 +53,6 @@ std::string draw_token(Rng& rng, Token kind) {
   return kind == Token::kNumber ? long_number(rng) : identifier(rng);
 }
 
-std::string words_joined(const std::vector<std::string>& parts) {
-  std::string out;
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    if (i > 0) out += i + 1 == parts.size() ? " and " : ", ";
-    out += parts[i];
-  }
-  return out;
-}
-
 struct Needle {
   std::string key;
   std::string value;
