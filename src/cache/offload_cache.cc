@@ -99,7 +99,7 @@ OffloadCache::OffloadCache(const OffloadCache& other)
   for (PageLayer& layer : pages_) layer.forget_selection();
 }
 
-Status OffloadCache::seal(int layer, const OffloadLayer::Prompt& prompt, int threads, Arrival* kept) {
+Status OffloadCache::seal(int layer, const PromptRows& prompt, int threads, Arrival* kept) {
   if (!pages_.empty()) {
     *kept = Arrival{};
     return {};

@@ -37,7 +37,7 @@ class OffloadCache {
 
   bool wants_pre_rope_keys() const { return options_->rope == KeyRope::kPre; }
 
-  Status seal(int layer, const OffloadLayer::Prompt& prompt, int threads, Arrival* kept);
+  Status seal(int layer, const PromptRows& prompt, int threads, Arrival* kept);
   // `step` needs queries and threads only.
   Status select(int layer, MatView<const float> queries, int threads, std::span<const HeadView> kept);
   // After the layer cache took new rows: keys has one matrix per KV head.

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "cache/retention.h"
+#include "cache/sealed_prompt.h"
 #include "cache/tile_run.h"
 #include "core/arena.h"
 #include "core/bytes.h"
@@ -20,7 +21,6 @@
 #include "core/model_shape.h"
 #include "core/rope_table.h"
 #include "core/status.h"
-#include "offload/landmark_index.h"
 #include "offload/presets.h"
 #include "offload/row_store.h"
 #include "quantize/tile_format.h"
@@ -52,15 +52,10 @@ class OffloadLayer {
   // Fast-tier bytes beside the kept rows after a prompt.
   static ByteAccount predict(const SelectOptions& options, int layer, const LayerShape& shape, int prompt);
 
-  // What a prompt's rows need: `key_pre` is read if keys lie unrotated. `kept` says which rows the layer cache has to keep;
-  // all of them if the prompt is too short to select from. On failure nothing is kept here.
-  struct Prompt {
-    HeadRows<const float> key;
-    HeadRows<const float> key_pre;
-    HeadRows<const float> value;
-  };
+  // At the end of the prompt. `kept` says which rows the layer cache has to keep: all of them if the prompt is too short to
+  // select from. On failure nothing is kept here.
   // `store` may be null if segments() says that the prompt is too short.
-  Status seal(Arena& fast, RowStore* store, const Prompt& prompt, int threads, Arrival* kept);
+  Status seal(Arena& fast, RowStore* store, const PromptRows& prompt, int threads, Arrival* kept);
   bool selects() const { return sealed_ != nullptr; }
 
   // One decode step: queries [heads, head_dim] after RoPE. `kept` are the layer cache's views, the new row included.
@@ -81,9 +76,9 @@ class OffloadLayer {
   std::vector<std::int32_t> staged_positions(int unit) const;
   // For diagnostics, while selects(): prompt positions of a head that are always kept, those that compete, and how many of
   // these a step takes.
-  std::vector<std::int32_t> kept_positions(int kv_head) const;
-  std::vector<std::int32_t> candidate_positions(int kv_head) const;
-  int selected_rows() const { return slot_count(); }
+  std::vector<std::int32_t> kept_positions(int kv_head) const { return sealed_->kept_positions(kv_head); }
+  std::vector<std::int32_t> candidate_positions(int kv_head) const { return sealed_->candidate_positions(kv_head); }
+  int selected_rows() const { return sealed_->selected_rows(); }
   // Rows as a step would stage them: keys rotated. Positions ascending; keys, values: [positions, head_dim].
   Status read_rows(const Step& step, int kv_head, std::span<const std::int32_t> positions, MatView<float> keys,
                    MatView<float> values) const;
@@ -93,18 +88,6 @@ class OffloadLayer {
   void list_state(const std::string& prefix, std::vector<StateBuffer>* out) const;
 
  private:
-  // What never changes after the prompt: shared by forks.
-  struct Sealed {
-    Segments segments;
-    int prompt = 0;
-    RowCodec key_codec;
-    RowCodec value_codec;
-    std::vector<LandmarkIndex> index;  // per KV head
-    std::vector<Buffer> chunk_ids;     // per KV head: candidate -> chunk, int32; empty without outlier chunks
-    Buffer left;                       // low rank: [prompt, rank] bf16
-    Buffer right;                      // low rank: [rank, kv_heads * head_dim] bf16
-    int rank = 0;
-  };
   // One selection: a KV head's or a query head's.
   struct Unit {
     TileRun keys;
@@ -119,11 +102,7 @@ class OffloadLayer {
 
   int kv_heads() const { return shape_.kv_heads; }
   int units_per_head() const { return options_->share == Share::kGroup ? 1 : shape_.group(); }
-  int slot_count() const { return sealed_->segments.selected * options_->index.chunk; }
-  Status choose_kept(const Prompt& prompt, const Sealed& sealed, Arena& fast, Sealed* out, Arrival* kept) const;
-  Status build_head(Arena& fast, const Prompt& prompt, const Sealed& sealed, int head, Result<LandmarkIndex>* index) const;
-  Status factorize_keys(Arena& fast, const Prompt& prompt, Sealed* sealed) const;
-  std::vector<std::byte> encode_head(const Prompt& prompt, const Sealed& sealed, int head) const;
+  Result<std::vector<Unit>> empty_units(Arena& fast, int slots) const;
   void choose(const Step& step, int unit, OffloadScratch::Worker& worker);
   void compare(Unit& unit, OffloadScratch::Worker& worker);
   Status begin_fetch(const Step& step, int head, std::optional<FetchTicket>* ticket);
@@ -135,7 +114,7 @@ class OffloadLayer {
   LayerShape shape_;
   const TileFormat* staged_key_;
   const TileFormat* staged_value_;
-  std::shared_ptr<const Sealed> sealed_;  // null: everything is kept near
+  std::shared_ptr<const SealedPrompt> sealed_;  // null: everything is kept near
   std::vector<Unit> units_;
   std::vector<HeadView> views_;
   std::uint64_t rows_reused_ = 0;

@@ -27,13 +27,12 @@ Result<FormatsList> formats_of_layers(const CacheSpec& spec, const ModelShape& s
   std::vector<Made> made;
   FormatsList formats;
   for (int l = 0; l < shape.layer_count(); ++l) {
-    const CacheSpec layer_spec = spec.for_layer(l);
-    const bool kept = layer_spec != spec;
+    const bool kept = !spec.keep.empty() && spec.for_layer(l) != spec;
     const LayerShape& layer = shape.layers[static_cast<std::size_t>(l)];
     const FormatPlace place = {layer.head_dim, layer.window};
     auto known = std::find_if(made.begin(), made.end(), [&](const Made& m) { return m.place == place && m.kept == kept; });
     if (known == made.end()) {
-      KV_ASSIGN(std::shared_ptr<const LayerFormats> fresh, LayerFormats::create(layer_spec, place, arena));
+      KV_ASSIGN(std::shared_ptr<const LayerFormats> fresh, LayerFormats::create(spec.for_layer(l), place, arena));
       known = made.insert(made.end(), {place, kept, std::move(fresh)});
     }
     formats.push_back(known->formats);
@@ -291,11 +290,11 @@ Result<ByteAccount> predict_bytes(const CacheSpec& spec, const ModelShape& shape
     const CacheSpec& layer_spec = shape.layers[l].window > 0 ? windowed : spec;
     int rows = rows_after(layer_spec, {static_cast<int>(l), shape.layer_count()}, prompt_tokens, generated);
     if (spec.offload) rows = OffloadCache::kept_rows(*spec.offload, static_cast<int>(l), prompt_tokens, generated);
-    for (int h = 0; h < shape.layers[l].kv_heads; ++h) {
-      for (const SideFormats* side : {&formats[l]->key, &formats[l]->value}) sum += side->bytes(rows, side->sealed_rows(rows));
-      if (layer_spec.evict != Evict::kNone) sum += RowPositions::bytes_of(rows);
-      if (layer_spec.keeps_sums()) sum += RowSums::bytes_of(rows);
-    }
+    ByteAccount head;
+    for (const SideFormats* side : {&formats[l]->key, &formats[l]->value}) head += side->bytes(rows, side->sealed_rows(rows));
+    if (layer_spec.evict != Evict::kNone) head += RowPositions::bytes_of(rows);
+    if (layer_spec.keeps_sums()) head += RowSums::bytes_of(rows);
+    for (int h = 0; h < shape.layers[l].kv_heads; ++h) sum += head;
   }
   return sum;
 }

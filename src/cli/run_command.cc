@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -46,6 +47,15 @@ std::size_t peak_rss_bytes() {
   rusage usage = {};
   getrusage(RUSAGE_SELF, &usage);
   return static_cast<std::size_t>(usage.ru_maxrss) * 1024;
+}
+
+// What is resident now: the peak also holds what prefill needed and gave back. 0: not to be had on this system.
+std::size_t resident_bytes() {
+  std::ifstream statm("/proc/self/statm");
+  std::size_t all_pages = 0;
+  std::size_t resident_pages = 0;
+  statm >> all_pages >> resident_pages;
+  return resident_pages * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
 }
 
 // offloading.md 1.2, since the sequence or its fork began.
@@ -258,12 +268,14 @@ Status run(const RunFlags& flags) {
     answers.push_back(std::move(a));
     if (stop) break;
   }
+  const std::size_t resident = resident_bytes();
   keep_what_happened(decision, sealed[0], answers[0]);
   if (flags.json) {
     Json document = answer_json(answers[0]);
     document["prefill_s"] = sealed[0].prefill_s;
     document["compress_s"] = sealed[0].compress_s;
     document["peak_rss_bytes"] = peak_rss_bytes();
+    document["rss_bytes"] = resident;
     document["kv"] = kv;
     document["answers"] = Json::array();
     for (const Answer& a : answers) document["answers"].push_back(answer_json(a));

@@ -72,7 +72,15 @@ double ModelCost::multiplied_parameters() const {
 }
 
 CostModel::CostModel(const ModelCost& model, const Calibration* calibration, int threads)
-    : model_(model), calibration_(calibration), threads_(std::max(threads, 1)) {}
+    : model_(model), calibration_(calibration), threads_(std::max(threads, 1)) {
+  for (const LayerShape& layer : model.shape.layers) {
+    const auto same = std::find_if(layers_.begin(), layers_.end(), [&](const EqualLayers& e) { return e.shape == layer; });
+    if (same == layers_.end())
+      layers_.push_back({layer, 1});
+    else
+      ++same->count;
+  }
+}
 
 const Rate* CostModel::find(std::string_view what, std::string_view subject, int head_dim, int group) const {
   if (calibration_ == nullptr) return nullptr;
@@ -156,11 +164,12 @@ std::vector<CostTerm> CostModel::step_terms_with_error(const SpecFacts& facts, i
   const double rows = kept_rows(facts, prompt_tokens, std::max(depth - prompt_tokens, 0));
   Figure attention;
   Figure encode;
-  for (const LayerShape& layer : model_.shape.layers) {
+  for (const auto& [layer, count] : layers_) {
+    const double heads = 1.0 * count * layer.kv_heads;
     const Figure one = attend_seconds(facts.formats(), facts, layer, rows);
-    attention = {attention.value + layer.kv_heads * one.value, one.error, one.source};
+    attention = {attention.value + heads * one.value, one.error, one.source};
     const Figure append = encode_seconds(facts, layer);
-    encode = {encode.value + layer.kv_heads * append.value, append.error, append.source};
+    encode = {encode.value + heads * append.value, append.error, append.source};
   }
   total.add(&terms, "attention", attention.value, attention.error,
             fmt::format("{:.0f} of {} rows as {} ({})", rows, depth, facts.formats(), attention.source));
@@ -192,16 +201,16 @@ std::vector<CostTerm> CostModel::ttft_terms(const SpecFacts& facts, const Worklo
   double seconds = 0;
   Figure encode;
   double heads = 0;
-  for (const LayerShape& layer : model_.shape.layers) {
+  for (const auto& [layer, count] : layers_) {
     const Rate* r = find(rate::kPrefill, "", layer.head_dim, layer.group());
     attend = r == nullptr ? Figure{kAssumedFlopsPerThread * threads_, kAssumedError, "assumed"}
                           : Figure{r->value, kMeasuredError, "calibrated"};
-    const double flops = 2.0 * layer.heads * layer.head_dim * tokens * tokens;  // causal: half of all pairs, twice
+    const double flops = 2.0 * count * layer.heads * layer.head_dim * tokens * tokens;  // causal: half of all pairs, twice
     attend_flops += flops;
     seconds += flops / attend.value;
     const Figure one = encode_seconds(facts, layer);
-    encode = {encode.value + kept * layer.kv_heads * one.value, one.error, one.source};
-    heads += layer.kv_heads;
+    encode = {encode.value + kept * count * layer.kv_heads * one.value, one.error, one.source};
+    heads += count * layer.kv_heads;
   }
   total.add(&terms, "prefill, attention", seconds, attend.error,
             fmt::format("{:.0f} GFLOP at {:.0f} GFLOP/s ({})", attend_flops * 1e-9, attend.value * 1e-9, attend.source));

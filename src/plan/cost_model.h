@@ -63,6 +63,10 @@ class CostModel {
   bool calibrated() const { return calibration_ != nullptr; }
 
  private:
+  struct EqualLayers {
+    LayerShape shape;
+    int count = 0;
+  };
   struct Figure {
     double value = 0;
     double error = 0;    // relative
@@ -79,6 +83,7 @@ class CostModel {
   const ModelCost& model_;
   const Calibration* calibration_;
   double threads_;
+  std::vector<EqualLayers> layers_;  // most models have one or two kinds
 };
 
 double sum(const std::vector<CostTerm>& terms);

@@ -161,12 +161,20 @@ class Choice {
     }
   }
 
+  // Pointers are sorted and each candidate is moved once: they are large.
   void sort() {
-    std::stable_sort(candidates_.begin(), candidates_.end(), [&](const Candidate& a, const Candidate& b) {
-      if (a.standing != b.standing) return a.standing < b.standing;
-      if (a.standing == Standing::kBreaks) return a.spec < b.spec;
-      return objective(a, request_.prefer) < objective(b, request_.prefer);
+    std::vector<Candidate*> order;
+    order.reserve(candidates_.size());
+    for (Candidate& c : candidates_) order.push_back(&c);
+    std::stable_sort(order.begin(), order.end(), [&](const Candidate* a, const Candidate* b) {
+      if (a->standing != b->standing) return a->standing < b->standing;
+      if (a->standing == Standing::kBreaks) return a->spec < b->spec;
+      return objective(*a, request_.prefer) < objective(*b, request_.prefer);
     });
+    std::vector<Candidate> sorted;
+    sorted.reserve(order.size());
+    for (Candidate* c : order) sorted.push_back(std::move(*c));
+    candidates_ = std::move(sorted);
   }
 
   // In order of the objective: whoever dominates somebody stands before him, so one look back suffices.

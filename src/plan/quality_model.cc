@@ -116,8 +116,6 @@ struct QualityModel::Part {
 };
 
 struct QualityModel::Cell {
-  Part part;
-  bool same_model = false;
   std::string task;
   std::string model;
   int context = 0;
@@ -125,13 +123,26 @@ struct QualityModel::Cell {
   Moments score;
 };
 
+struct QualityModel::Group {
+  Part part;
+  bool same_model = false;
+  double prior_mean = 0;  // of the part
+  std::vector<Cell> cells;
+};
+
+struct QualityModel::Relation {
+  double scale = 1;
+  double apart = 0;  // relative distance, for buckets
+  bool exact = false;
+  bool same_kind = false;  // and model
+};
+
 struct QualityModel::Observation {
   double mean = 0;      // points, scaled to what is asked
   double sampling = 0;  // standard error of that
   double mislead = 0;   // sd of what the differences may do
-  bool exact = false;
-  bool same_kind = false;  // and model
-  double apart = 0;        // relative distance, for buckets
+  Relation relation;
+  const Group* group = nullptr;
   const Cell* cell = nullptr;
 };
 
@@ -139,6 +150,7 @@ QualityModel::~QualityModel() = default;
 
 QualityModel::QualityModel(std::span<const EvidenceCell> cells, const std::string& model_hash, const ModelShape& shape) {
   std::map<std::string, std::optional<SpecFacts>> parsed;
+  std::map<std::string, std::size_t> group_of;
   for (const EvidenceCell& from : cells) {
     const auto [entry, is_new] = parsed.try_emplace(from.spec);
     if (is_new) {
@@ -150,22 +162,22 @@ QualityModel::QualityModel(std::span<const EvidenceCell> cells, const std::strin
       continue;
     }
     if (from.nats.n < 2) continue;  // no spread, no interval
-    const SpecFacts& facts = *entry->second;
-    Cell cell;
     Workload asked;
     asked.prompt_tokens = from.prompt_tokens;
-    cell.part = part_of(facts, asked);
-    if (cell.part.evict && cell.part.share >= 0.999) continue;  // it kept every row of so short a prompt: no eviction was seen
-    cell.part.kind = kind_of_task(from.task);
-    cell.part.question_seen = from.parameters.find("question=unseen") == std::string::npos;
-    cell.same_model = from.model_hash == model_hash;
-    cell.task = from.task;
-    cell.model = from.model_name;
-    cell.context = from.context;
-    cell.nats = from.nats;
-    cell.score = from.score;
-    if (!cell.same_model) ++foreign_;
-    cells_.push_back(std::move(cell));
+    Group group;
+    group.part = part_of(*entry->second, asked);
+    if (group.part.evict && group.part.share >= 0.999) continue;  // it kept every row of so short a prompt: no eviction was seen
+    group.part.kind = kind_of_task(from.task);
+    group.part.question_seen = from.parameters.find("question=unseen") == std::string::npos;
+    group.same_model = from.model_hash == model_hash;
+    if (!group.same_model) ++foreign_;
+    const auto [known, is_new_group] =
+        group_of.try_emplace(group.part.key() + (group.same_model ? "" : "|other model"), groups_.size());
+    if (is_new_group) {
+      group.prior_mean = stage_prior(group.part).mean;
+      groups_.push_back(std::move(group));
+    }
+    groups_[known->second].cells.push_back({from.task, from.model_name, from.context, from.nats, from.score});
   }
 }
 
@@ -201,12 +213,12 @@ Belief QualityModel::stage_prior(const Part& part) {
   return sum;
 }
 
-std::optional<QualityModel::Observation> QualityModel::carry_over(const Cell& cell, const Part& asked) const {
-  const Part& seen = cell.part;
+std::optional<QualityModel::Relation> QualityModel::relation(const Group& group, const Part& asked, double expected_here) {
+  const Part& seen = group.part;
   if (seen.evict != asked.evict || seen.format != asked.format) return std::nullopt;
   double apart2 = 0;  // squares of independent ways to mislead
   const auto differ = [&](double by) { apart2 += by * by; };
-  if (!cell.same_model) differ(kOtherModel);
+  if (!group.same_model) differ(kOtherModel);
   if (!seen.kind)
     differ(kUnknownKind);
   else if (seen.kind != asked.kind)
@@ -227,65 +239,79 @@ std::optional<QualityModel::Observation> QualityModel::carry_over(const Cell& ce
            kPerBit * std::max(std::abs(seen.key_bits - asked.key_bits), std::abs(seen.value_bits - asked.value_bits)));
     same_spec = false;
   }
-  Observation o;
-  o.cell = &cell;
-  o.same_kind = cell.same_model && seen.kind == asked.kind;
-  o.exact = same_spec && o.same_kind && context <= kBucketOctaves && (!asked.evict || seen.question_seen == asked.question_seen);
+  Relation r;
+  r.same_kind = group.same_model && seen.kind == asked.kind;
+  r.exact = same_spec && r.same_kind && context <= kBucketOctaves && (!asked.evict || seen.question_seen == asked.question_seen);
+  if (!r.exact && group.prior_mean > 0) r.scale = std::clamp(expected_here / group.prior_mean, 1 / kMostScaling, kMostScaling);
+  differ(kPerScaling * std::abs(std::log(r.scale)));
+  r.apart = std::sqrt(apart2);
+  return r;
+}
+
+std::vector<QualityModel::Observation> QualityModel::carry_over(const Part& asked) const {
   const double expected_here = stage_prior(asked).mean;
-  const double expected_there = stage_prior(seen).mean;
-  double scale = 1;
-  if (!o.exact && expected_there > 0) scale = std::clamp(expected_here / expected_there, 1 / kMostScaling, kMostScaling);
-  differ(kPerScaling * std::abs(std::log(scale)));
-  o.apart = std::sqrt(apart2);
-  o.mean = scale * kPointsPerNat * cell.nats.mean;
-  o.sampling = scale * kPointsPerNat * cell.nats.standard_error();
-  o.mislead = kFloor;
-  return o;
+  std::vector<Observation> all;
+  all.reserve(groups_.size());
+  for (const Group& group : groups_) {
+    const std::optional<Relation> r = relation(group, asked, expected_here);
+    if (!r) continue;
+    for (const Cell& cell : group.cells) {
+      all.push_back({.mean = r->scale * kPointsPerNat * cell.nats.mean,
+                     .sampling = r->scale * kPointsPerNat * cell.nats.standard_error(),
+                     .mislead = kFloor,
+                     .relation = *r,
+                     .group = &group,
+                     .cell = &cell});
+    }
+  }
+  return all;
 }
 
 // The heaviest in words, the rest as one line: a large store has hundreds of cells, and nobody reads them.
 void QualityModel::describe(std::vector<Weighed>& weighed, std::vector<EvidenceLine>* lines) {
   constexpr std::size_t kLines = 12;
-  std::stable_sort(weighed.begin(), weighed.end(), [](const Weighed& a, const Weighed& b) { return a.first > b.first; });
-  double rest = 0;
-  for (std::size_t i = 0; i < weighed.size(); ++i) {
-    if (i >= kLines) {
-      rest += weighed[i].first;
-      continue;
-    }
+  const std::size_t shown = std::min(kLines, weighed.size());
+  std::partial_sort(
+      weighed.begin(), weighed.begin() + static_cast<std::ptrdiff_t>(shown), weighed.end(),
+      [](const Weighed& a, const Weighed& b) { return std::pair(-a.first, a.second) < std::pair(-b.first, b.second); });
+  for (std::size_t i = 0; i < shown; ++i) {
     const Observation& o = *weighed[i].second;
     const Cell& c = *o.cell;
-    std::string text = fmt::format("{} at {}{}, {} samples: {:.2f} points lost", c.task, c.context,
-                                   c.same_model ? "" : fmt::format(" on {}", c.model), c.nats.n, kPointsPerNat * c.nats.mean);
+    const Part& part = o.group->part;
+    std::string text =
+        fmt::format("{} at {}{}, {} samples: {:.2f} points lost", c.task, c.context,
+                    o.group->same_model ? "" : fmt::format(" on {}", c.model), c.nats.n, kPointsPerNat * c.nats.mean);
     if (c.score.n >= 2) text += fmt::format(" (score {:+.1f} of 100)", -100 * c.score.mean);
-    if (!o.exact) {
-      text += fmt::format(", with {}{}{}", c.part.evict_stage, c.part.evict && c.part.format ? "+" : "",
-                          c.part.format ? c.part.formats : "");
+    if (!o.relation.exact) {
+      text +=
+          fmt::format(", with {}{}{}", part.evict_stage, part.evict && part.format ? "+" : "", part.format ? part.formats : "");
     }
     lines->push_back({weighed[i].first, std::move(text)});
   }
-  if (weighed.size() > kLines) lines->push_back({rest, fmt::format("{} more observations", weighed.size() - kLines)});
+  if (weighed.size() == shown) return;
+  double rest = 0;
+  for (std::size_t i = shown; i < weighed.size(); ++i) rest += weighed[i].first;
+  lines->push_back({rest, fmt::format("{} more observations", weighed.size() - shown)});
 }
 
 LossPrediction QualityModel::posterior(const Part& asked, const Belief& prior) const {
   // Observations that are equally far share their way to mislead: each distance counts once, not once per cell.
-  std::vector<Observation> all;
+  std::vector<Observation> all = carry_over(asked);
   const Observation* nearest = nullptr;
-  for (const Cell& cell : cells_) {
-    std::optional<Observation> o = carry_over(cell, asked);
-    if (o) all.push_back(*o);
-  }
   for (const Observation& o : all) {
-    if (nearest == nullptr || std::pair(!o.same_kind, o.apart) < std::pair(!nearest->same_kind, nearest->apart)) nearest = &o;
+    if (nearest == nullptr ||
+        std::pair(!o.relation.same_kind, o.relation.apart) < std::pair(!nearest->relation.same_kind, nearest->relation.apart)) {
+      nearest = &o;
+    }
   }
   // Where the nearest of this kind observation is a large loss, small losses of far cells, and of the papers, are no firm
   // evidence.
   const double magnitude = std::max(prior.mean, nearest != nullptr ? std::abs(nearest->mean) : 0);
-  std::map<int, std::vector<Observation>> buckets;
+  std::map<int, std::vector<const Observation*>> buckets;
   constexpr double kStep = 0.2;
   for (Observation& o : all) {
-    if (!o.exact) o.mislead = o.apart * std::max(std::abs(o.mean), magnitude) + kFloor;
-    buckets[o.exact ? -1 : static_cast<int>(o.apart / kStep)].push_back(o);
+    if (!o.relation.exact) o.mislead = o.relation.apart * std::max(std::abs(o.mean), magnitude) + kFloor;
+    buckets[o.relation.exact ? -1 : static_cast<int>(o.relation.apart / kStep)].push_back(&o);
   }
 
   LossPrediction out;
@@ -299,7 +325,8 @@ LossPrediction QualityModel::posterior(const Part& asked, const Belief& prior) c
     double p = 0;
     double mean = 0;
     double mislead = 0;
-    for (const Observation& o : observations) {
+    for (const Observation* observation : observations) {
+      const Observation& o = *observation;
       const double w = 1 / (o.sampling * o.sampling + o.mislead * o.mislead);
       p += w;
       mean += w * o.mean;
@@ -309,7 +336,8 @@ LossPrediction QualityModel::posterior(const Part& asked, const Belief& prior) c
     mislead /= p;
     double between = 0;  // tasks of one kind differ by more than their sampling errors say
     double sampling = 0;
-    for (const Observation& o : observations) {
+    for (const Observation* observation : observations) {
+      const Observation& o = *observation;
       const double w = 1 / (o.sampling * o.sampling + o.mislead * o.mislead) / p;
       between += w * (o.mean - mean) * (o.mean - mean);
       sampling += w * w * o.sampling * o.sampling;
@@ -319,10 +347,11 @@ LossPrediction QualityModel::posterior(const Part& asked, const Belief& prior) c
     precision += 1 / variance;
     weighted += mean / variance;
     if (distance < 0) exact_precision = 1 / variance;
-    for (const Observation& o : observations) {
+    for (const Observation* observation : observations) {
+      const Observation& o = *observation;
       const double share = 1 / (o.sampling * o.sampling + o.mislead * o.mislead) / p;
-      if (o.exact) out.measured_samples += o.cell->nats.n;
-      weighed.emplace_back(share / variance, &o);
+      if (o.relation.exact) out.measured_samples += o.cell->nats.n;
+      weighed.emplace_back(share / variance, observation);
     }
   }
   describe(weighed, &out.evidence);

@@ -66,18 +66,20 @@ class QualityModel {
  private:
   struct Cell;
   struct Part;         // what is asked about: one stage alone, or both together
-  struct Observation;  // one cell carried over to what is asked
+  struct Group;        // cells that differ from anything asked in the same way
+  struct Relation;     // how a group's figures are carried over to what is asked
+  struct Observation;  // one cell carried over
   using Weighed = std::pair<double, const Observation*>;
 
   static Part part_of(const SpecFacts& facts, const Workload& workload);
-  static Part part_of(const Cell& cell);
   static Belief stage_prior(const Part& part);
-  std::optional<Observation> carry_over(const Cell& cell, const Part& part) const;
+  static std::optional<Relation> relation(const Group& group, const Part& asked, double expected_here);
+  std::vector<Observation> carry_over(const Part& asked) const;
   static void describe(std::vector<Weighed>& weighed, std::vector<EvidenceLine>* lines);
   LossPrediction posterior(const Part& part, const Belief& prior) const;
   LossPrediction predict_stage(const Part& part);
 
-  std::vector<Cell> cells_;
+  std::vector<Group> groups_;
   int foreign_ = 0;
   int unread_ = 0;
   std::map<std::string, LossPrediction> known_;  // by part: most candidates share their stages

@@ -27,7 +27,7 @@ class Run : public testing::Test {
 TEST_F(Run, JsonHasTheAgreedFields) {
   const Json d = ask_json({"-p", "hello", "-n", "5", "--kv", "kivi:bits=4"});
   for (const char* key : {"text", "finish_reason", "prompt_tokens", "completion_tokens", "ttft_s", "prefill_s", "compress_s",
-                          "decode_tokens_per_s", "peak_rss_bytes", "kv"}) {
+                          "decode_tokens_per_s", "rss_bytes", "peak_rss_bytes", "kv"}) {
     EXPECT_TRUE(d.contains(key)) << key;
   }
   for (const char* key : {"spec", "live_bytes", "allocated_bytes", "bytes_by_tier", "full_f16_bytes", "compression_ratio",
@@ -38,6 +38,8 @@ TEST_F(Run, JsonHasTheAgreedFields) {
   EXPECT_EQ(d["kv"]["bytes_by_tier"]["ram"], d["kv"]["allocated_bytes"]);
   EXPECT_EQ(d["kv"]["full_f16_bytes"], 2 * 2 * 2 * 32 * 2 * d["prompt_tokens"].get<int>());
   EXPECT_GT(d["peak_rss_bytes"], 1'000'000);
+  EXPECT_GT(d["rss_bytes"], 1'000'000);
+  EXPECT_LE(d["rss_bytes"], d["peak_rss_bytes"]);
 }
 
 TEST_F(Run, StreamedTextEqualsTheJsonText) {
