@@ -1,8 +1,9 @@
 # The way in: `make demo` shows the product, `make test` judges it. Both install what is missing, and only that.
 .DEFAULT_GOAL := build
-.PHONY: setup models program build demo test test-full format tidy clean
+.PHONY: setup models program build demo test test-full fuzz format tidy clean
 
 TEST_JOBS ?= 2
+SECONDS ?= 60
 CLANG_FORMAT ?= clang-format-19
 CLANG_TIDY ?= clang-tidy-19
 
@@ -34,6 +35,11 @@ test-full: test   # the slow oracle tests, and the quick set under the address, 
 	@cmake --preset tsan >/dev/null
 	@cmake --build --preset tsan
 	@ctest --preset tsan -j $(TEST_JOBS)
+
+fuzz: setup       # the fuzzers of every parser for SECONDS each, all at once; needs clang++-19 and libclang-rt-19-dev
+	@cmake --preset fuzz >/dev/null
+	@cmake --build --preset fuzz
+	@scripts/fuzz $(SECONDS)
 
 format:           # rewrites the sources in the project's style
 	@git ls-files --cached --others --exclude-standard 'src/*.cc' 'src/*.h' 'tests/*.cc' 'tests/*.h' | xargs $(CLANG_FORMAT) -i

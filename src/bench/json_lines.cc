@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "core/utf8.h"
@@ -23,6 +24,27 @@ bool is_utf16(std::string_view text) {
   return mark == "\xFF\xFE" || mark == "\xFE\xFF";
 }
 
+// Levels of lists and objects in a text that may be JSON. Writing and comparing a value recurses, so it must have a bound.
+constexpr int kDeepestNesting = 200;
+int nesting_depth(std::string_view text) {
+  int depth = 0;
+  int deepest = 0;
+  bool in_string = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string && c == '\\') {
+      ++i;
+    } else if (c == '"') {
+      in_string = !in_string;
+    } else if (!in_string && (c == '[' || c == '{')) {
+      deepest = std::max(deepest, ++depth);
+    } else if (!in_string && (c == ']' || c == '}')) {
+      --depth;
+    }
+  }
+  return deepest;
+}
+
 // nlohmann's parser says why by exception only; none gets further than here.
 Status use_line(std::string_view line, int number, const std::function<Status(int, const nlohmann::json&)>& record) {
   if (const std::size_t at = line.find('\0'); at != std::string_view::npos) {
@@ -30,6 +52,9 @@ Status use_line(std::string_view line, int number, const std::function<Status(in
   }
   if (const std::size_t at = valid_utf8_prefix(line); at < line.size()) {
     return bad_input(fmt::format("byte 0x{:02x} at column {} is not UTF-8", static_cast<unsigned char>(line[at]), at + 1));
+  }
+  if (const int depth = nesting_depth(line); depth > kDeepestNesting) {
+    return bad_input(fmt::format("JSON of {} levels; at most {} can be read", depth, kDeepestNesting));
   }
   nlohmann::json value;
   try {

@@ -23,7 +23,7 @@ Outcome read(std::string_view text) {
 }
 
 // user-needs C20: BOM, CRLF, blank lines and a missing final newline are fine.
-TEST(JsonLines, AcceptsWhatEditorsDo) {
+TEST(JsonLines, C20AcceptsWhatEditorsDo) {
   const Outcome outcome = read("\xEF\xBB\xBF{\"a\":\"1\"}\r\n\r\n \t\n{\"a\":\"2\"}\n{\"a\":\"3\"}");
   EXPECT_TRUE(outcome.skipped.empty());
   EXPECT_EQ(outcome.read, (std::vector<std::pair<int, std::string>>{{1, "1"}, {4, "2"}, {5, "3"}}));
@@ -33,7 +33,7 @@ TEST(JsonLines, AcceptsWhatEditorsDo) {
 }
 
 // user-needs C20: the rest is reported as file:line.
-TEST(JsonLines, ReportsEveryBadLineWithItsReason) {
+TEST(JsonLines, C20ReportsEveryBadLineWithItsReason) {
   using namespace std::string_literals;
   const std::string text =
       "{\"a\":\"1\"}\n{\"b\":1}\n{\"a\":\"x\0y\"}\n{\"a\":\"\xff\"}\n{\"a\":\n[1]\n{\"a\":5}\n{\"a\":1e999}\n{\"a\":\"9\"}\n"s;
@@ -48,6 +48,24 @@ TEST(JsonLines, ReportsEveryBadLineWithItsReason) {
   }
 }
 
+// A value that is written again (answers may be JSON) recurses as deeply as it is nested.
+TEST(JsonLines, C20NestingHasABound) {
+  const auto nested = [](std::size_t levels) { return std::string(levels, '[') + std::string(levels, ']'); };
+  std::vector<std::string> texts;
+  const auto list = [&](int, const nlohmann::json& object) -> Status {
+    KV_ASSIGN(texts, json_list_field(object, "a"));
+    return {};
+  };
+  EXPECT_TRUE(read_json_lines("{\"a\":" + nested(199) + "}", "f.jsonl", list).empty());
+  EXPECT_EQ(texts, std::vector<std::string>{nested(198)});
+  EXPECT_TRUE(read_json_lines("{\"a\":\"\\\"" + std::string(1000, '[') + "\"}", "f.jsonl", list).empty()) << "brackets in a text";
+  for (const std::size_t levels : {std::size_t{200}, std::size_t{1'000'000}}) {
+    const std::vector<SkippedLine> skipped = read_json_lines("{\"a\":" + nested(levels) + "}", "f.jsonl", list);
+    ASSERT_EQ(skipped.size(), 1U);
+    EXPECT_NE(skipped[0].reason.find("levels; at most 200"), std::string::npos) << skipped[0].reason;
+  }
+}
+
 TEST(JsonLines, ReportsUtf16AsOneDefect) {
   using namespace std::string_literals;
   const Outcome outcome = read("\xFF\xFE{\0\n\0}\0\n\0"s);
@@ -55,7 +73,7 @@ TEST(JsonLines, ReportsUtf16AsOneDefect) {
   EXPECT_NE(outcome.skipped[0].reason.find("UTF-16"), std::string::npos);
 }
 
-TEST(JsonLines, LongAndDeepLinesAreFine) {
+TEST(JsonLines, C20LongAndDeepLinesAreFine) {
   const std::string big(5 << 20, 'x');
   const std::string deep = "{\"a\":" + std::string(200000, '[') + std::string(200000, ']') + "}";
   const Outcome outcome = read("{\"a\":\"" + big + "\"}\n" + deep + "\n");

@@ -55,7 +55,7 @@ TEST(Score, EachSetFindsItsMetric) {
 }
 
 // user-needs C20: bad lines are named, the good ones scored.
-TEST(Score, NamesBadLinesAndScoresTheRest) {
+TEST(Score, C20NamesBadLinesAndScoresTheRest) {
   using namespace std::string_literals;
   const std::string text =
       "\xEF\xBB\xBF"

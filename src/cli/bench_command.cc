@@ -201,6 +201,9 @@ Status bench(BenchFlags& flags) {
   const std::vector<PlannedTask>& plan = work.plan;
   for (const PlannedTask& task : plan) {
     for (const SkippedLine& line : task.skipped) print_note(fmt::format("{}: {}; left out", line.where(), line.reason));
+    if (!task.skipped.empty()) {
+      print_note(fmt::format("{}: {} records used, {} lines left out", task.task, task.samples.size(), task.skipped.size()));
+    }
   }
   std::vector<TaskCaches> caches;
   AutoSite site;

@@ -79,7 +79,7 @@ TEST(Utf8, ReplacesOneMaximalSubpartByOneCharacter) {  // the example of the Uni
   EXPECT_EQ(replace_invalid_utf8("ok\xF0\x9F"), "ok\xEF\xBF\xBD");
 }
 
-TEST(Utf8Stream, PiecesAreValidAndJoinToTheWhole) {  // user-needs C10
+TEST(Utf8Stream, C10PiecesAreValidAndJoinToTheWhole) {  // user-needs C10
   Rng rng(2);
   for (int i = 0; i < 50000; ++i) {
     const string s = random_bytes(&rng);
@@ -99,7 +99,7 @@ TEST(Utf8Stream, PiecesAreValidAndJoinToTheWhole) {  // user-needs C10
   }
 }
 
-TEST(Utf8Stream, HoldsBackCharactersThatComeInSeveralTokens) {  // C10: emoji, Hangul, a ZWJ sequence, byte by byte
+TEST(Utf8Stream, C10HoldsBackCharactersThatComeInSeveralTokens) {  // C10: emoji, Hangul, a ZWJ sequence, byte by byte
   const string text = "\xF0\x9F\x91\xA9\xE2\x80\x8D\xF0\x9F\x92\xBB \xED\x95\x9C";
   Utf8Stream stream;
   string joined;

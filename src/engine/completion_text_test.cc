@@ -32,7 +32,7 @@ Streamed stream(const Vocabulary& vocabulary, const std::vector<Token>& tokens, 
   return out;
 }
 
-TEST(CompletionText, CutByMaxTokensInsideACharacter) {  // user-needs C10
+TEST(CompletionText, C10CutByMaxTokensInsideACharacter) {  // user-needs C10
   const ByteVocabulary vocabulary;
   const string emoji = "ok \xF0\x9F\x98\x80";
   for (std::size_t n = 3; n < emoji.size(); ++n) {
@@ -54,7 +54,7 @@ TEST(CompletionText, RandomBytesAreValidAndJoinToTheWhole) {
   }
 }
 
-TEST(CompletionText, AStopOfManyBytesComesInManyTokens) {  // C9 and C10 together
+TEST(CompletionText, C10AStopOfManyBytesComesInManyTokens) {  // C9 and C10 together
   const ByteVocabulary vocabulary;
   const Streamed out =
       stream(vocabulary, vocabulary.tokenize_special("caf\xC3\xA9 \xE2\x9C\x82 rest"), {.stop = {"\xE2\x9C\x82"}});

@@ -305,7 +305,7 @@ TEST_F(EngineTest, EachSequenceOfABatchGoesItsOwnWay) {
   }
 }
 
-TEST_F(EngineTest, StopStringsCutTheTextWhereverTheyStand) {  // user-needs C9, with a model
+TEST_F(EngineTest, C9StopStringsCutTheTextWhereverTheyStand) {  // user-needs C9, with a model
   const Sequence sequence = start(40);
   const SamplingOptions sampling{.temperature = 3, .seed = 5};  // a tiny random model repeats itself when greedy
   Sequence free = sequence.fork();
@@ -324,7 +324,7 @@ TEST_F(EngineTest, StopStringsCutTheTextWhereverTheyStand) {  // user-needs C9, 
   }
 }
 
-TEST_F(EngineTest, LimitsOfLength) {
+TEST_F(EngineTest, C5AndC6LimitsOfLength) {
   Sequence sequence = start(250);
   const Completion none = generate(sequence, {.max_tokens = 0});
   EXPECT_EQ(none.text, "");

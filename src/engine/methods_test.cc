@@ -234,7 +234,7 @@ TEST_P(MethodsTest, AnyNumberOfThreadsGivesTheSameBits) {
 }
 
 // A cache that has not acted uses exactly full's tiles and borders (DESIGN 4).
-TEST_P(MethodsTest, ABudgetOverThePromptIsFull) {
+TEST_P(MethodsTest, C19ABudgetOverThePromptIsFull) {
   std::vector<std::string> texts = {"full"};
   for (const MethodInfo& method : methods()) {
     const std::string roomy = with_settings(method.name, {"budget=496", "target=496", "window=496"});
@@ -259,7 +259,7 @@ TEST_P(MethodsTest, ABudgetOverThePromptIsFull) {
 }
 
 // One row, one page, one chunk.
-TEST_P(MethodsTest, TheSmallestBudgetsWork) {
+TEST_P(MethodsTest, C19TheSmallestBudgetsWork) {
   std::vector<std::string> texts;
   const std::vector<std::string> smallest = {"budget=1", "budget=16", "target=2",   "sinks=0",     "sinks=16",
                                              "local=0",  "window=1",  "residual=0", "residual=32", "rank=1",

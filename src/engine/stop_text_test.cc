@@ -45,21 +45,21 @@ Outcome search(const string& text, const std::vector<string>& stops) {
 
 // user-needs C9
 
-TEST(StopText, StopInsideAToken) { EXPECT_EQ(stream({"one ", "two###three", " four"}, {"###"}), (Outcome{"one two", true})); }
+TEST(StopText, C9StopInsideAToken) { EXPECT_EQ(stream({"one ", "two###three", " four"}, {"###"}), (Outcome{"one two", true})); }
 
-TEST(StopText, StopAcrossThreeTokens) { EXPECT_EQ(stream({"ab<", "sto", "p>cd"}, {"<stop>"}), (Outcome{"ab", true})); }
+TEST(StopText, C9StopAcrossThreeTokens) { EXPECT_EQ(stream({"ab<", "sto", "p>cd"}, {"<stop>"}), (Outcome{"ab", true})); }
 
-TEST(StopText, TwoStopsThatShareAPrefix) {
+TEST(StopText, C9TwoStopsThatShareAPrefix) {
   EXPECT_EQ(stream({"x", "\n", "\nU", "ser:"}, {"\n\nUser:", "\n\nUSER"}), (Outcome{"x", true}));
   EXPECT_EQ(stream({"x", "\n", "\nUS", "ER"}, {"\n\nUser:", "\n\nUSER"}), (Outcome{"x", true}));
   EXPECT_EQ(stream({"x", "\n\nU", "SAr"}, {"\n\nUser:", "\n\nUSER"}), (Outcome{"x\n\nUSAr", false}));
 }
 
-TEST(StopText, TextThatOnlyBeginsLikeAStopIsNotLost) {
+TEST(StopText, C9TextThatOnlyBeginsLikeAStopIsNotLost) {
   EXPECT_EQ(stream({"ab", "<st", "o"}, {"<stop>"}), (Outcome{"ab<sto", false}));
 }
 
-TEST(StopText, NothingOfAStopLeaksEarly) {
+TEST(StopText, C9NothingOfAStopLeaksEarly) {
   StopText matcher({"<stop>"});
   EXPECT_EQ(matcher.push("ab<st"), "ab");
   EXPECT_EQ(matcher.push("o"), "");

@@ -142,7 +142,7 @@ TEST(ChatTemplate, PiecesEqualTheWholeOnSentencePiece) {  // its word-border spa
   for (const string& user : kUserTexts) expect_equals_whole(**vocabulary, user, true);
 }
 
-TEST(ChatTemplate, ControlWordsInTheUserTextStayText) {
+TEST(ChatTemplate, C11ControlWordsInTheUserTextStayText) {
   VocabularyFile file = byte_level_vocabulary();
   file.chat_template = kChatMlTemplate;
   const Result<std::unique_ptr<Vocabulary>> vocabulary = Vocabulary::load(file.write("chat-control"));

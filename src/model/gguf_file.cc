@@ -3,7 +3,6 @@
 #include <array>
 #include <cstring>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 
 #include <fmt/format.h>
@@ -103,6 +102,23 @@ Result<std::vector<const char*>> GgufFile::texts(std::string_view key) const {
   return list;
 }
 
+Result<const void*> GgufFile::numbers(std::string_view key, gguf_type type, std::string_view needed) const {
+  KV_ASSIGN(const std::int64_t id, need(key));
+  const gguf_context* g = gguf_.get();
+  if (gguf_get_kv_type(g, id) != GGUF_TYPE_ARRAY || gguf_get_arr_type(g, id) != type) return wrong_type(key, id, needed);
+  return gguf_get_arr_data(g, id);
+}
+
+Result<std::span<const std::int32_t>> GgufFile::whole_numbers(std::string_view key) const {
+  KV_ASSIGN(const void* data, numbers(key, GGUF_TYPE_INT32, "an array of 4-byte whole numbers"));
+  return std::span(static_cast<const std::int32_t*>(data), array_size(key));
+}
+
+Result<std::span<const float>> GgufFile::reals(std::string_view key) const {
+  KV_ASSIGN(const void* data, numbers(key, GGUF_TYPE_FLOAT32, "an array of 4-byte floating-point numbers"));
+  return std::span(static_cast<const float*>(data), array_size(key));
+}
+
 Result<std::vector<bool>> GgufFile::flags(std::string_view key) const {
   KV_ASSIGN(const std::int64_t id, need(key));
   const gguf_context* g = gguf_.get();
@@ -139,65 +155,5 @@ std::size_t GgufFile::tensor_offset(const ggml_tensor& tensor) const {
 int GgufFile::tensor_count() const { return static_cast<int>(gguf_get_n_tensors(gguf_.get())); }
 
 const ggml_tensor* GgufFile::tensor_at(int index) const { return tensor(gguf_get_tensor_name(gguf_.get(), index)); }
-
-namespace {
-
-// libllama asserts that no two tokens are equal (as C strings).
-Status check_distinct(const GgufFile& file, const std::vector<const char*>& tokens) {
-  std::unordered_map<std::string_view, std::size_t> seen;
-  seen.reserve(tokens.size());
-  for (std::size_t i = 0; i < tokens.size(); ++i) {
-    const auto [other, inserted] = seen.emplace(tokens[i], i);
-    if (!inserted) {
-      return bad_input(fmt::format("the vocabulary of '{}' is damaged: tokens {} and {} are both '{}'", file.path(),
-                                   other->second, i, tokens[i]));
-    }
-  }
-  return {};
-}
-
-// libllama reads these as far as there are tokens.
-Status check_token_tables(const GgufFile& file, std::size_t tokens) {
-  for (const char* key : {"tokenizer.ggml.token_type", "tokenizer.ggml.scores"}) {
-    if (file.has(key) && file.array_size(key) != tokens) {
-      return bad_input(fmt::format("the vocabulary of '{}' is damaged: '{}' has {} entries for {} tokens", file.path(), key,
-                                   file.array_size(key), tokens));
-    }
-  }
-  return {};
-}
-
-Status check_special_tokens(const GgufFile& file, std::size_t tokens) {
-  for (const char* name : {"bos", "eos", "eot", "unknown", "padding"}) {
-    const std::string key = fmt::format("tokenizer.ggml.{}_token_id", name);
-    KV_ASSIGN(const std::uint64_t id, file.integer_or(key, 0));
-    if (id >= tokens && id < 0xffffffffU) {  // all bits set is how some files say "none"
-      return bad_input(
-          fmt::format("the vocabulary of '{}' is damaged: {} is {}, but there are {} tokens", file.path(), key, id, tokens));
-    }
-  }
-  return {};
-}
-
-}  // namespace
-
-Result<int> check_vocabulary(const GgufFile& file) {
-  const char* tokens_key = "tokenizer.ggml.tokens";
-  KV_ASSIGN(const std::string kind, file.text_or("tokenizer.ggml.model", ""));
-  if (kind.empty() || kind == "no_vocab" || kind == "none" || !file.has(tokens_key)) {
-    return bad_input(fmt::format("'{}' has no vocabulary: convert the model together with its tokenizer", file.path()));
-  }
-  KV_ASSIGN(const std::vector<const char*> tokens, file.texts(tokens_key));
-  if (tokens.empty() || tokens.size() > (std::size_t{1} << 24)) {
-    return bad_input(fmt::format("'{}' has a vocabulary of {} tokens, which cannot be", file.path(), tokens.size()));
-  }
-  KV_TRY(check_distinct(file, tokens));
-  KV_TRY(check_token_tables(file, tokens.size()));
-  KV_TRY(check_special_tokens(file, tokens.size()));
-  if (kind == "gpt2") {
-    KV_ASSIGN([[maybe_unused]] const auto merges, file.texts("tokenizer.ggml.merges"));
-  }
-  return static_cast<int>(tokens.size());
-}
 
 }  // namespace kvartet

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,6 +38,9 @@ class GgufFile {
   Result<std::string> text_or(std::string_view key, std::string_view fallback) const;
   // Elements of an array of strings as C strings (they live as long as the file).
   Result<std::vector<const char*>> texts(std::string_view key) const;
+  // Elements of an array of 4-byte numbers (they live as long as the file).
+  Result<std::span<const std::int32_t>> whole_numbers(std::string_view key) const;
+  Result<std::span<const float>> reals(std::string_view key) const;
   // Elements of an array of booleans or of 4-byte whole numbers, which files use for flags too.
   Result<std::vector<bool>> flags(std::string_view key) const;
   // Elements of an array of any type; 0 when the key is absent or no array.
@@ -52,6 +56,7 @@ class GgufFile {
   GgufFile() = default;
   std::int64_t find(std::string_view key) const;
   Result<std::int64_t> need(std::string_view key) const;
+  Result<const void*> numbers(std::string_view key, gguf_type type, std::string_view needed) const;
   Status wrong_type(std::string_view key, std::int64_t id, std::string_view needed) const;
 
   std::string path_;
@@ -59,9 +64,5 @@ class GgufFile {
   gguf_context_ptr gguf_;
   ggml_context_ptr tensors_;
 };
-
-// The vocabulary is what libllama can load without an abort: tokens present and distinct, tables of the same length,
-// special tokens in range. Returns its size. kBadInput otherwise.
-Result<int> check_vocabulary(const GgufFile& file);
 
 }  // namespace kvartet

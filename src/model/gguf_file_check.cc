@@ -16,6 +16,11 @@ namespace kvartet {
 namespace {
 
 constexpr std::string_view kMagic = "GGUF";
+// ggml compares every name with every other: far more than any model has, but a matter of seconds.
+constexpr std::uint64_t kMostPairs = 32'768;
+constexpr std::uint64_t kMostTensors = 32'768;
+// A string takes 8 bytes in the file and 32 in memory, so the file's size alone is no bound.
+constexpr std::uint64_t kMostStrings = std::uint64_t{1} << 24;
 constexpr std::uint64_t kMaxRowElements = std::uint64_t{1} << 31;  // ggml counts a row's elements in an int in places
 
 // Size of a scalar metadata value; 0 for strings, arrays and unknown types.
@@ -95,6 +100,10 @@ class HeaderWalk {
       return damaged(
           fmt::format("it claims {} metadata pairs and {} tensors in {} bytes", pair_count_, tensor_count_, file_.size()));
     }
+    if (pair_count_ > kMostPairs || tensor_count_ > kMostTensors) {
+      return damaged(fmt::format("it has {} metadata pairs and {} tensors, but at most {} and {} are possible", pair_count_,
+                                 tensor_count_, kMostPairs, kMostTensors));
+    }
     return {};
   }
 
@@ -136,6 +145,11 @@ class HeaderWalk {
     std::uint64_t count = 0;
     if (!read(type) || !read(count)) return cut(fmt::format("the metadata array '{}'", key));
     if (type == GGUF_TYPE_STRING) {
+      if (count > left() / sizeof(std::uint64_t)) return cut(fmt::format("the metadata array '{}' of {} strings", key, count));
+      if (count > kMostStrings) {
+        return damaged(
+            fmt::format("the metadata array '{}' has {} strings, but at most {} are possible", key, count, kMostStrings));
+      }
       std::string_view text;
       for (std::uint64_t i = 0; i < count; ++i) {
         if (!read(text)) return cut(fmt::format("string {} of {} of the metadata array '{}'", i + 1, count, key));
@@ -158,6 +172,8 @@ class HeaderWalk {
         return damaged(fmt::format("the name of tensor {} has {} bytes, but 1 to {} are allowed", i + 1, record.name.size(),
                                    GGML_MAX_NAME - 1));
       }
+      if (record.name.find('\0') != record.name.npos)
+        return damaged(fmt::format("the name of tensor {} holds a NUL byte", i + 1));
       if (!names.insert(record.name).second) return damaged(fmt::format("the tensor '{}' appears twice", record.name));
       KV_TRY(read_shape(record));
       tensors_.push_back(record);

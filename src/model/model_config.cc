@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "model/vocabulary_check.h"
+
 namespace kvartet {
 namespace {
 
@@ -82,6 +84,10 @@ class ConfigReader {
       return bad_input(
           fmt::format("'{}' has keys of {} and values of {} channels per head, but equal, even and at most 4096 are supported",
                       file_.path(), layer.head_dim, value_dim));
+    }
+    if (layer.heads > static_cast<int>(kMaxWidth) / layer.head_dim) {
+      return bad_input(fmt::format("'{}' has {} attention heads of {} channels, but at most {} channels in all are possible",
+                                   file_.path(), layer.heads, layer.head_dim, kMaxWidth));
     }
     shape.layers.assign(static_cast<std::size_t>(layers), layer);
     return {};

@@ -10,6 +10,7 @@
 #include "core/clock.h"
 #include "model/ggml_runtime.h"
 #include "model/gguf_file.h"
+#include "model/vocabulary_check.h"
 
 namespace kvartet {
 namespace {

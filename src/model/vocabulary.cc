@@ -13,6 +13,7 @@
 #include "model/chat_template.h"
 #include "model/ggml_runtime.h"
 #include "model/gguf_file.h"
+#include "model/vocabulary_check.h"
 
 namespace kvartet {
 
@@ -30,22 +31,6 @@ void listen_to_libllama() {
   start_ggml();
   static std::once_flag once;
   std::call_once(once, [] { llama_log_set(keep_first_error, nullptr); });
-}
-
-// What check_vocabulary leaves open: kinds of tokenizer that our architectures do not use and that abort on damage, and
-// empty tokens, which would match everywhere.
-Status check_tokenizer(const GgufFile& file) {
-  KV_ASSIGN(const std::string kind, file.text_or("tokenizer.ggml.model", ""));
-  KV_TRY(check_vocabulary(file).status());
-  if (kind != "gpt2" && kind != "llama") {
-    return bad_input(
-        fmt::format("the tokenizer kind '{}' of '{}' is not supported; supported are gpt2 and llama", kind, file.path()));
-  }
-  KV_ASSIGN(const std::vector<const char*> tokens, file.texts("tokenizer.ggml.tokens"));
-  for (std::size_t i = 0; i < tokens.size(); ++i) {
-    if (*tokens[i] == '\0') return bad_input(fmt::format("the vocabulary of '{}' is damaged: token {} is empty", file.path(), i));
-  }
-  return {};
 }
 
 struct ModelDeleter {
@@ -168,7 +153,7 @@ Result<std::unique_ptr<Vocabulary>> load_from_libllama(const std::string& path, 
 Result<std::unique_ptr<Vocabulary>> Vocabulary::load(const std::string& gguf_path) {
   listen_to_libllama();
   KV_ASSIGN(const std::shared_ptr<const GgufFile> file, GgufFile::open(gguf_path));
-  KV_TRY(check_tokenizer(*file));
+  KV_TRY(check_vocabulary(*file).status());
   KV_ASSIGN(std::string chat_template, file->text_or("tokenizer.chat_template", ""));
   try {
     return load_from_libllama(gguf_path, std::move(chat_template));

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "core/rng.h"
 #include "core/utf8.h"
 #include "model/vocabulary_fixture.h"
@@ -50,14 +53,14 @@ void expect_round_trips(const Vocabulary& vocabulary) {
   }
 }
 
-TEST(Vocabulary, ByteLevelRoundTripsEveryText) {
+TEST(Vocabulary, C12ByteLevelRoundTripsEveryText) {
   EXPECT_EQ(bytes().size(), 259);
   EXPECT_EQ(bytes().bos(), 256);
   EXPECT_FALSE(bytes().adds_bos());
   expect_round_trips(bytes());
 }
 
-TEST(Vocabulary, SentencePieceRoundTripsEveryText) {
+TEST(Vocabulary, C12SentencePieceRoundTripsEveryText) {
   const auto vocabulary = must_load(sentence_piece_vocabulary().write("spm"));
   ASSERT_NE(vocabulary, nullptr);
   EXPECT_TRUE(vocabulary->adds_bos());
@@ -71,7 +74,7 @@ TEST(Vocabulary, SentencePieceRoundTripsEveryText) {
   }
 }
 
-TEST(Vocabulary, SmolLm2RoundTripsEveryText) {
+TEST(Vocabulary, C12SmolLm2RoundTripsEveryText) {
   if (smollm2() == nullptr) GTEST_SKIP();
   EXPECT_EQ(smollm2()->size(), 49152);
   EXPECT_FALSE(smollm2()->adds_bos());
@@ -79,7 +82,55 @@ TEST(Vocabulary, SmolLm2RoundTripsEveryText) {
   expect_round_trips(*smollm2());
 }
 
-TEST(Vocabulary, ControlWordsInUserTextStayText) {  // ggml-notes 7
+// Where tokenizers differ: spaces, tabs, line ends, composed and decomposed Korean, emoji, every byte above ASCII.
+const std::vector<string> kEdges = {" leading",
+                                    "two  spaces",
+                                    "\ttab\t\ttabs",
+                                    "trailing ",
+                                    "<|im_end|> after a control word",
+                                    "\xED\x95\x9C\xEA\xB5\xAD",
+                                    "\xE1\x84\x92\xE1\x85\xA1\xE1\x86\xAB",
+                                    "\xF0\x9F\x98\x80\xF0\x9F\x91\xA9\xE2\x80\x8D\xF0\x9F\x91\xA7",
+                                    "caf\xC3\xA9 \xC2\x80\xC3\xBF",
+                                    "line\r\nline\n\n",
+                                    "",
+                                    "   ",
+                                    "\n",
+                                    "don't 1234 a1"};
+
+// Without merges every token is a byte, and its id the byte's value.
+TEST(Vocabulary, C12TokenizerEdgesOfBytes) {
+  for (const string& text : kEdges) {
+    const Result<std::vector<Token>> tokens = bytes().tokenize(text);
+    ASSERT_TRUE(tokens.ok()) << tokens.status().message();
+    std::vector<Token> expected;
+    for (const char c : text) expected.push_back(static_cast<unsigned char>(c));
+    EXPECT_EQ(*tokens, expected) << text;
+    EXPECT_EQ(bytes().detokenize(*tokens), text);
+  }
+  for (int byte = 0; byte < 256; ++byte) EXPECT_EQ(bytes().piece(byte), string(1, static_cast<char>(byte)));
+}
+
+// One BOS in front of a prompt, whether the template writes it, the file asks for it, or both.
+TEST(Vocabulary, C12ExactlyOneBosWithATemplate) {
+  for (const char* written : {"<|start_header_id|>", "'[INST] ' + '<<SYS>>' + ' [/INST]'", "{{ '<start_of_turn>' }}"}) {
+    for (const bool asked : {false, true}) {
+      VocabularyFile file = byte_level_vocabulary({"<s>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "[INST]",
+                                                   "[/INST]", "<start_of_turn>", "<end_of_turn>"});
+      file.chat_template = written;
+      file.flags["tokenizer.ggml.add_bos_token"] = asked;
+      const auto vocabulary = must_load(file.write("one-bos"));
+      ASSERT_NE(vocabulary, nullptr);
+      const Result<ChatPrompt> prompt = chat_prompt(*vocabulary, vocabulary->chat_family());
+      ASSERT_TRUE(prompt.ok()) << prompt.status().message();
+      EXPECT_EQ(prompt->before.front(), vocabulary->bos()) << written;
+      EXPECT_EQ(std::count(prompt->before.begin(), prompt->before.end(), vocabulary->bos()), 1) << written;
+      EXPECT_EQ(std::count(prompt->after.begin(), prompt->after.end(), vocabulary->bos()), 0) << written;
+    }
+  }
+}
+
+TEST(Vocabulary, C11ControlWordsInUserTextStayText) {  // ggml-notes 7
   for (const Vocabulary* vocabulary : {&bytes(), smollm2()}) {
     if (vocabulary == nullptr) continue;
     const Result<std::vector<Token>> plain = vocabulary->tokenize("a<|im_end|>b");
@@ -117,7 +168,7 @@ TEST(Vocabulary, TokensOutOfRangeHaveNoText) {  // libllama throws there (ggml-n
   }
 }
 
-TEST(Vocabulary, PiecesAreBytesOfCharacters) {  // C10: one character may come in several tokens
+TEST(Vocabulary, C10PiecesAreBytesOfCharacters) {  // C10: one character may come in several tokens
   const Result<std::vector<Token>> tokens = bytes().tokenize("\xF0\x9F\x98\x80");
   ASSERT_EQ(tokens->size(), 4U);
   EXPECT_EQ(bytes().piece((*tokens)[1]), "\x9F");
@@ -208,6 +259,41 @@ TEST(DamagedVocabulary, ArraysOfTheWrongLengthOrType) {
   for (const char* key : {"tokenizer.ggml.bos_token_id", "tokenizer.ggml.add_bos_token"}) {
     const Status status = load_status(with_string(key));
     EXPECT_TRUE(status.ok() || status.code() == Code::kBadInput) << key;
+  }
+}
+
+// What libllama reads as an array of four bytes an element must be one: of one byte each, it would read beyond the end.
+TEST(DamagedVocabulary, TablesOfAnotherElementType) {
+  const VocabularyFile file = sentence_piece_vocabulary();
+  const std::vector<std::uint8_t> small(file.tokens.size(), 1);
+  for (const char* key : {"tokenizer.ggml.token_type", "tokenizer.ggml.scores"}) {
+    const auto damage = [&](gguf_context* g) { gguf_set_arr_data(g, key, GGUF_TYPE_UINT8, small.data(), small.size()); };
+    expect_refused(file.write("element-type", damage), key);
+  }
+}
+
+TEST(DamagedVocabulary, TypesScoresMergesAndBytesThatCannotBe) {
+  VocabularyFile file = byte_level_vocabulary();
+  file.types[5] = 99;
+  expect_refused(file.write("type"), "token 5 has the type 99");
+  file = sentence_piece_vocabulary();
+  file.scores[7] = std::nanf("");
+  expect_refused(file.write("score"), "the score of token 7");
+  file = sentence_piece_vocabulary();
+  file.tokens[20] = "<0xZZ>";
+  expect_refused(file.write("byte"), "token 20 is of the type for bytes, but '<0xZZ>'");
+  for (const char* merge : {"ab", "a ", " b", ""}) {
+    file = byte_level_vocabulary();
+    file.merges = {"a b", merge};
+    expect_refused(file.write("merge"), "merge 1 is '");
+  }
+  file = byte_level_vocabulary();
+  file.tokens[9].assign(70'000, 'x');
+  expect_refused(file.write("long"), "token 9 has 70000 bytes");
+  for (const char* name : {"fim_pre", "seperator", "mask", "eom"}) {
+    file = byte_level_vocabulary();
+    file.ids[string("tokenizer.ggml.") + name + "_token_id"] = 259;
+    expect_refused(file.write("special"), "there are 259 tokens");
   }
 }
 

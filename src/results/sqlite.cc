@@ -16,21 +16,21 @@ Status sqlite_status(sqlite3* database, int code, const std::string& path) {
     case SQLITE_FULL:
     case SQLITE_IOERR: {
       std::string sentence = fmt::format(
-          "The results file {} could not be written ({}); free space on that disk and repeat the command: finished samples are kept.", path,
-          reason);
+          "The results file {} could not be written ({}); free space on that disk and repeat the command: finished samples are "
+          "kept.",
+          path, reason);
       return (code & 0xff) == SQLITE_FULL ? exhausted(std::move(sentence)) : io_error(std::move(sentence));
     }
     case SQLITE_BUSY:
     case SQLITE_LOCKED:
       return io_error(fmt::format("The results file {} is in use by another process ({}); wait for it or choose another folder.",
                                   path, reason));
+    case SQLITE_ERROR:  // our statements are right: the tables are not those they are written for
     case SQLITE_NOTADB:
     case SQLITE_CORRUPT:
       return bad_input(fmt::format("{} is not a Kvartet results file or is damaged ({}); choose another folder.", path, reason));
-    case SQLITE_NOMEM:
-      return exhausted(fmt::format("There is not enough memory to use the results file {}.", path));
-    default:
-      return internal_error(fmt::format("The results file {}: {}.", path, reason));
+    case SQLITE_NOMEM: return exhausted(fmt::format("There is not enough memory to use the results file {}.", path));
+    default: return internal_error(fmt::format("The results file {}: {}.", path, reason));
   }
 }
 
@@ -126,11 +126,15 @@ Result<Database> Database::open(const std::string& path, Access access) {
   }
   sqlite3_extended_result_codes(handle, 1);
   sqlite3_busy_timeout(handle, 10000);
+  // A stranger's file may hold views and defaults that call functions with effects; without trust they cannot.
+  sqlite3_exec(handle, "PRAGMA trusted_schema = 0", nullptr, nullptr, nullptr);
   if (access == Access::kReadOnly) sqlite3_exec(handle, "PRAGMA query_only = 1", nullptr, nullptr, nullptr);
   return Database(handle, path);
 }
 
-Database::Database(Database&& other) noexcept : database_(other.database_), path_(std::move(other.path_)) { other.database_ = nullptr; }
+Database::Database(Database&& other) noexcept : database_(other.database_), path_(std::move(other.path_)) {
+  other.database_ = nullptr;
+}
 
 Database& Database::operator=(Database&& other) noexcept {
   if (this != &other) {

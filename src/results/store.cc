@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <map>
 #include <utility>
@@ -53,7 +55,8 @@ ALTER TABLE outcomes ADD COLUMN token_gaps_ms TEXT NOT NULL DEFAULT '';
 
 constexpr const char* kOutcomeColumns =
     "task, context, sample, spec, error, prediction, score, gold_log_likelihood, ttft_s, shared, prefill_s, compress_s, "
-    "decode_tokens_per_s, live_bytes, allocated_bytes, fast_bytes, f16_bytes, end_live_bytes, end_allocated_bytes, end_fast_bytes, "
+    "decode_tokens_per_s, live_bytes, allocated_bytes, fast_bytes, f16_bytes, end_live_bytes, end_allocated_bytes, "
+    "end_fast_bytes, "
     "end_f16_bytes, rows_kept, acted, completion_tokens, finish_reason, run, token_gaps_ms";
 
 Result<std::int64_t> single_integer(Database& database, std::string_view sql) {
@@ -64,16 +67,42 @@ Result<std::int64_t> single_integer(Database& database, std::string_view sql) {
 
 std::string store_path(const std::string& directory) { return directory + "/" + kStoreFile; }
 
+Status damaged(const std::string& path, const std::string& what) {
+  return bad_input(fmt::format("{} is not a Kvartet results file or is damaged: {}; choose another folder.", path, what));
+}
+
+// Our five tables and nothing that acts by itself: a view could take forever, a trigger could change what is written.
+Status check_schema(Database& database, const std::string& path) {
+  KV_ASSIGN(const std::int64_t ours,
+            single_integer(database,
+                           "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name IN ('runs', 'tasks', 'caches', "
+                           "'samples', 'outcomes') AND sql NOT LIKE '%VIRTUAL%'"));
+  if (ours != 5) return damaged(path, fmt::format("it has {} of the 5 tables", ours));
+  KV_ASSIGN(const std::int64_t foreign,
+            single_integer(database, "SELECT count(*) FROM sqlite_schema WHERE type NOT IN ('table', 'index')"));
+  if (foreign != 0) return damaged(path, "it has views or triggers, which Kvartet never writes");
+  return {};
+}
+
 Result<std::int64_t> format_of(Database& database, const std::string& path) {
   KV_ASSIGN(const std::int64_t application, single_integer(database, "PRAGMA application_id"));
   KV_ASSIGN(const std::int64_t version, single_integer(database, "PRAGMA user_version"));
+  KV_ASSIGN(const std::int64_t objects, single_integer(database, "SELECT count(*) FROM sqlite_schema"));
+  if (application == 0 && version == 0 && objects == 0) {  // what a full disk leaves: made, but not a byte could be written
+    return bad_input(fmt::format(
+        "{} holds no results: the command that made it ended before it could write any (was the disk full?); repeat that "
+        "command.",
+        path));
+  }
   if (application != kApplicationId) {
     return bad_input(fmt::format("{} is a database of another program, not Kvartet results; choose another folder.", path));
   }
   if (version < kOldestFormat || version > kFormatVersion) {
-    return bad_input(fmt::format("{} has format {}, this Kvartet reads formats {} to {}; use the version that wrote it or another folder.",
-                                 path, version, kOldestFormat, kFormatVersion));
+    return bad_input(
+        fmt::format("{} has format {}, this Kvartet reads formats {} to {}; use the version that wrote it or another folder.",
+                    path, version, kOldestFormat, kFormatVersion));
   }
+  KV_TRY(check_schema(database, path));
   return version;
 }
 
@@ -82,7 +111,8 @@ Status make_schema(Database& database, const std::string& path) {
   KV_ASSIGN(const std::int64_t tables, single_integer(database, "SELECT count(*) FROM sqlite_schema"));
   if (tables == 0) {
     KV_TRY(database.execute(kSchema));
-    KV_TRY(database.execute(fmt::format("PRAGMA application_id = {}; PRAGMA user_version = {};", kApplicationId, kFormatVersion)));
+    KV_TRY(
+        database.execute(fmt::format("PRAGMA application_id = {}; PRAGMA user_version = {};", kApplicationId, kFormatVersion)));
     return transaction.commit();
   }
   KV_ASSIGN(const std::int64_t version, format_of(database, path));
@@ -124,6 +154,19 @@ Outcome read_outcome(Statement& row) {
   return o;
 }
 
+// What the report computes with must be numbers that can be.
+Status check_figures(const Outcome& o, const std::string& path) {
+  const double reals[] = {
+      o.score.value_or(0), o.gold_log_likelihood.value_or(0), o.ttft_s, o.prefill_s, o.compress_s, o.decode_tokens_per_s,
+      o.rows_kept};
+  const std::int64_t counts[] = {o.live_bytes,          o.allocated_bytes, o.fast_bytes,    o.f16_bytes,        o.end_live_bytes,
+                                 o.end_allocated_bytes, o.end_fast_bytes,  o.end_f16_bytes, o.completion_tokens};
+  const bool sound = std::ranges::all_of(reals, [](double x) { return std::isfinite(x); }) &&
+                     std::ranges::all_of(counts, [](std::int64_t n) { return n >= 0; });
+  if (sound) return {};
+  return damaged(path, fmt::format("the figures of sample {} of {} through {} cannot be", o.key.sample, o.key.task, o.spec));
+}
+
 std::string prefixed_columns(std::string_view prefix) {
   std::string out(prefix);
   for (const char* c = kOutcomeColumns; *c != 0; ++c) {
@@ -149,8 +192,8 @@ Result<Store> Store::open(FileSystem& files, const std::string& directory, const
 Result<Store> Store::open_for_reading(FileSystem& files, const std::string& directory) {
   const std::string path = store_path(directory);
   if (!files.exists(path)) {
-    return bad_input(fmt::format("There are no results in {} ({} is missing); make some with 'kvartet bench ... -o {}'.", directory,
-                                 kStoreFile, directory));
+    return bad_input(fmt::format("There are no results in {} ({} is missing); make some with 'kvartet bench ... -o {}'.",
+                                 directory, kStoreFile, directory));
   }
   KV_ASSIGN(Database database, Database::open(path, Access::kReadOnly));
   KV_ASSIGN(const std::int64_t format, format_of(database, path));
@@ -162,16 +205,18 @@ Status Store::check_identity(const RunIdentity& identity) {
   if (runs.empty()) return {};
   const RunIdentity& stored = runs.front().identity;
   const auto differs = [&](const char* what, const std::string& theirs, const std::string& ours) {
-    return usage_error(fmt::format("The folder {} holds results of another run: its {} is {}, this run's is {}; choose another folder "
-                                   "with -o or repeat that run's settings.",
-                                   directory_, what, theirs, ours));
+    return usage_error(
+        fmt::format("The folder {} holds results of another run: its {} is {}, this run's is {}; choose another folder "
+                    "with -o or repeat that run's settings.",
+                    directory_, what, theirs, ours));
   };
   if (stored.model_hash != identity.model_hash) {
     return differs("model", fmt::format("{} (hash {})", stored.model_name, stored.model_hash),
                    fmt::format("{} (hash {})", identity.model_name, identity.model_hash));
   }
   if (stored.seed != identity.seed) return differs("seed", std::to_string(stored.seed), std::to_string(identity.seed));
-  if (stored.parameters != identity.parameters) return differs("set of sample parameters", stored.parameters, identity.parameters);
+  if (stored.parameters != identity.parameters)
+    return differs("set of sample parameters", stored.parameters, identity.parameters);
   if (stored.version != identity.version) return differs("Kvartet version", stored.version, identity.version);
   return {};
 }
@@ -179,15 +224,21 @@ Status Store::check_identity(const RunIdentity& identity) {
 Result<std::int64_t> Store::add_run(const RunRecord& run) {
   // The update that changes nothing makes a run that is already there (a second merge) give its number back.
   KV_ASSIGN(Statement insert,
-            database_.prepare("INSERT INTO runs(model_hash, model_name, model_shape, seed, parameters, version, cpu, cores, memory_bytes, "
-                              "compiler, threads, started, process) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
-                              "ON CONFLICT(cpu, started, process) DO UPDATE SET cores = cores RETURNING run"));
+            database_.prepare(
+                "INSERT INTO runs(model_hash, model_name, model_shape, seed, parameters, version, cpu, cores, memory_bytes, "
+                "compiler, threads, started, process) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
+                "ON CONFLICT(cpu, started, process) DO UPDATE SET cores = cores RETURNING run"));
   const RunIdentity& id = run.identity;
-  insert.bind(id.model_hash).bind(id.model_name).bind(id.model_shape).bind(std::to_string(id.seed)).bind(id.parameters).bind(id.version);
+  insert.bind(id.model_hash)
+      .bind(id.model_name)
+      .bind(id.model_shape)
+      .bind(std::to_string(id.seed))
+      .bind(id.parameters)
+      .bind(id.version);
   insert.bind(run.machine.cpu).bind(run.machine.cores).bind(run.machine.memory_bytes).bind(run.machine.compiler);
   insert.bind(run.threads).bind(run.started).bind(run.process);
   KV_ASSIGN(const bool row, insert.step());
-  KV_CHECK(row);
+  if (!row) return damaged(store_path(directory_), "its table of runs takes no run");
   const std::int64_t id_of_run = insert.integer();
   // To the end: the row is only written once the statement has finished.
   KV_ASSIGN(const bool more, insert.step());
@@ -200,18 +251,21 @@ Status Store::add_task(const std::string& task, const std::string& metric) {
   return insert.bind(task).bind(metric).run();
 }
 
-Result<std::vector<std::string>> Store::missing(const SampleKey& key, const std::string& prompt_hash, std::span<const std::string> specs) {
+Result<std::vector<std::string>> Store::missing(const SampleKey& key, const std::string& prompt_hash,
+                                                std::span<const std::string> specs) {
   KV_ASSIGN(Statement sample, database_.prepare("SELECT prompt_hash FROM samples WHERE task = ? AND context = ? AND sample = ?"));
   KV_ASSIGN(const bool known, sample.bind(key.task).bind(key.context).bind(key.sample).step());
   if (!known) return std::vector<std::string>(specs.begin(), specs.end());
   const std::string stored = sample.text();
   if (stored != prompt_hash) {
-    return usage_error(fmt::format("The folder {} holds sample {} of {} at {} tokens with another prompt (hash {}, now {}): the task's "
-                                   "input has changed since; choose another folder with -o.",
-                                   directory_, key.sample, key.task, key.context, stored, prompt_hash));
+    return usage_error(
+        fmt::format("The folder {} holds sample {} of {} at {} tokens with another prompt (hash {}, now {}): the task's "
+                    "input has changed since; choose another folder with -o.",
+                    directory_, key.sample, key.task, key.context, stored, prompt_hash));
   }
-  KV_ASSIGN(Statement done, database_.prepare("SELECT 1 FROM outcomes WHERE task = ? AND context = ? AND sample = ? AND spec = ? AND "
-                                              "error = ''"));
+  KV_ASSIGN(Statement done,
+            database_.prepare("SELECT 1 FROM outcomes WHERE task = ? AND context = ? AND sample = ? AND spec = ? AND "
+                              "error = ''"));
   std::vector<std::string> out;
   for (const std::string& spec : specs) {
     done.reset();
@@ -232,10 +286,10 @@ Status Store::put_sample(const SampleRecord& s) {
 Status Store::put_outcome(const Outcome& o, std::int64_t run) {
   KV_ASSIGN(Statement cache, database_.prepare("INSERT OR IGNORE INTO caches(spec) VALUES(?)"));
   KV_TRY(cache.bind(o.spec).run());
-  KV_ASSIGN(Statement insert,
-            database_.prepare(fmt::format("INSERT OR REPLACE INTO outcomes({}) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, "
-                                          "?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                                          kOutcomeColumns)));
+  KV_ASSIGN(Statement insert, database_.prepare(fmt::format(
+                                  "INSERT OR REPLACE INTO outcomes({}) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, "
+                                  "?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                                  kOutcomeColumns)));
   insert.bind(o.key.task).bind(o.key.context).bind(o.key.sample).bind(o.spec).bind(o.error).bind(o.prediction);
   insert.bind(o.score).bind(o.gold_log_likelihood).bind(o.ttft_s).flag(o.shared).bind(o.prefill_s).bind(o.compress_s);
   insert.bind(o.decode_tokens_per_s).bind(o.live_bytes).bind(o.allocated_bytes).bind(o.fast_bytes).bind(o.f16_bytes);
@@ -267,7 +321,8 @@ Status Store::merge(FileSystem& files, const std::string& directory) {
     KV_TRY(put_sample(sample));
   }
   for (const Outcome& outcome : theirs.outcomes) {
-    KV_ASSIGN(Statement there, database_.prepare("SELECT error FROM outcomes WHERE task = ? AND context = ? AND sample = ? AND spec = ?"));
+    KV_ASSIGN(Statement there,
+              database_.prepare("SELECT error FROM outcomes WHERE task = ? AND context = ? AND sample = ? AND spec = ?"));
     const SampleKey& key = outcome.key;
     KV_ASSIGN(const bool known, there.bind(key.task).bind(key.context).bind(key.sample).bind(outcome.spec).step());
     const bool better = !known || (!there.text().empty() && !outcome.failed());
@@ -304,11 +359,11 @@ Result<std::vector<RunRecord>> Store::load_runs() {
 
 Result<std::vector<SampleRecord>> Store::load_samples() {
   const char* added = format_ == 1 ? "'', ''" : "question, depths";
-  KV_ASSIGN(Statement row,
-            database_.prepare(fmt::format("SELECT s.task, context, sample, s.ordinal, prompt_hash, prompt_tokens, dropped_tokens, "
-                                          "gold_tokens, length, answers, classes, {} FROM samples s LEFT JOIN tasks t USING(task) "
-                                          "ORDER BY t.ordinal, context, s.ordinal",
-                                          added)));
+  KV_ASSIGN(Statement row, database_.prepare(fmt::format(
+                               "SELECT s.task, context, sample, s.ordinal, prompt_hash, prompt_tokens, dropped_tokens, "
+                               "gold_tokens, length, answers, classes, {} FROM samples s LEFT JOIN tasks t USING(task) "
+                               "ORDER BY t.ordinal, context, s.ordinal",
+                               added)));
   std::vector<SampleRecord> out;
   for (;;) {
     KV_ASSIGN(const bool more, row.step());
@@ -334,16 +389,17 @@ Result<std::vector<SampleRecord>> Store::load_samples() {
 Result<std::vector<Outcome>> Store::load_outcomes() {
   std::string columns = prefixed_columns("o.");
   if (format_ == 1) columns.replace(columns.rfind("o.token_gaps_ms"), std::string::npos, "''");
-  KV_ASSIGN(Statement row,
-            database_.prepare(fmt::format("SELECT {} FROM outcomes o JOIN samples s ON s.task = o.task AND s.context = o.context AND "
-                                          "s.sample = o.sample LEFT JOIN tasks t ON t.task = o.task JOIN caches c ON c.spec = o.spec "
-                                          "ORDER BY t.ordinal, o.context, s.ordinal, c.ordinal",
-                                          columns)));
+  KV_ASSIGN(Statement row, database_.prepare(fmt::format(
+                               "SELECT {} FROM outcomes o JOIN samples s ON s.task = o.task AND s.context = o.context AND "
+                               "s.sample = o.sample LEFT JOIN tasks t ON t.task = o.task JOIN caches c ON c.spec = o.spec "
+                               "ORDER BY t.ordinal, o.context, s.ordinal, c.ordinal",
+                               columns)));
   std::vector<Outcome> out;
   for (;;) {
     KV_ASSIGN(const bool more, row.step());
     if (!more) return out;
     out.push_back(read_outcome(row));
+    KV_TRY(check_figures(out.back(), store_path(directory_)));
   }
 }
 

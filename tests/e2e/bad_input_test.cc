@@ -15,7 +15,7 @@ class BadInput : public testing::Test {
 };
 
 // C7.
-TEST_F(BadInput, EmptyPrompt) {
+TEST_F(BadInput, C7EmptyPrompt) {
   const std::string empty = folder_.file("empty.txt", "");
   for (const Arguments& how : {Arguments{}, {"--raw"}, {"--question", "why?"}}) {
     EXPECT_TRUE(is_refused(ask(Arguments{"-p", ""} + how), 3, "empty"));

@@ -1,9 +1,11 @@
 // kvartet bench: interrupted, killed, continued, reported and re-scored, the table is always the same.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <map>
 
 #include "bench_fixture.h"
+#include "core/rng.h"
 
 namespace kvartet::e2e {
 namespace {
@@ -114,18 +116,33 @@ TEST_F(Bench, KilledRunGoesOnWhereItWas) {
   EXPECT_EQ(rows(rest), whole);
 }
 
-// Whenever it is killed, also while it opens or writes its results.
-TEST_F(Bench, KilledAgainAndAgain) {
+// Whenever it is killed, also while it opens or writes its results: the table and the prediction files of an undisturbed run.
+TEST_F(Bench, KilledAtRandomMomentsGivesTheSameTable) {
+  const auto start = std::chrono::steady_clock::now();
   const Json whole = rows(bench("whole", {"--samples", "4", "--json"}));
-  for (const int milliseconds : {15, 30, 45, 60, 75, 90, 120, 180}) {
-    Program program(bench_arguments("cut", {"--samples", "4", "--json"}));
-    usleep(static_cast<useconds_t>(milliseconds) * 1000);
-    program.kill(SIGKILL);
-    static_cast<void>(program.wait());
+  const auto duration = std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - start).count();
+  for (const std::uint64_t seed : {1U, 2U, 3U, 4U}) {
+    Rng rng(seed);
+    const std::string name = "cut" + std::to_string(seed);
+    std::string moments;
+    for (int kills = 0; kills < 5; ++kills) {
+      const auto moment = static_cast<useconds_t>(rng.below(static_cast<std::uint64_t>(duration)));
+      moments += " " + std::to_string(moment);
+      Program program(bench_arguments(name, {"--samples", "4", "--json"}));
+      usleep(moment);
+      program.kill(SIGKILL);
+      static_cast<void>(program.wait());
+    }
+    SCOPED_TRACE("seed " + std::to_string(seed) + ", killed after microseconds" + moments);
+    const Finished rest = bench(name, {"--samples", "4", "--json"});
+    ASSERT_TRUE(is_ok(rest));
+    EXPECT_EQ(rows(rest), whole);
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(out("whole") + "/predictions")) {
+      if (!entry.is_regular_file()) continue;
+      const std::filesystem::path other = out(name) / std::filesystem::relative(entry.path(), out("whole"));
+      EXPECT_EQ(read_text(other), read_text(entry.path())) << other;
+    }
   }
-  const Finished rest = bench("cut", {"--samples", "4", "--json"});
-  ASSERT_TRUE(is_ok(rest));
-  EXPECT_EQ(rows(rest), whole);
 }
 
 TEST_F(Bench, AnotherCacheLaterAddsOnlyItself) {

@@ -156,5 +156,39 @@ TEST_F(ResultsFolder, WhereFilesMayNotGrow) {
   for (const Json& row : rows(rest)) EXPECT_EQ(row["n"], 30);
 }
 
+// A disk that is full before the first byte leaves an empty file: no other program's, and no obstacle.
+TEST_F(ResultsFolder, OnADiskThatIsFullFromTheStart) {
+  Surroundings none;
+  none.file_size = 500;  // less than SQLite's first write
+  const Finished f = run(bench_arguments("out", {"--samples", "2", "--json"}), none);
+  EXPECT_TRUE(is_refused(f, 5, "results.sqlite"));
+  ASSERT_EQ(std::filesystem::file_size(out("out") + "/results.sqlite"), 0U) << "another start than this test is about";
+  for (const Arguments& reader : {Arguments{"report", out("out")}, {"report", out("out"), "--json"}}) {
+    const Finished shown = run(reader);
+    EXPECT_TRUE(is_refused(shown, 3, "holds no results"));
+    EXPECT_EQ(shown.err.find("another program"), std::string::npos) << shown.err;
+  }
+  const Finished rest = bench("out", {"--samples", "2", "--json"});
+  ASSERT_TRUE(is_ok(rest));
+  EXPECT_EQ(rows(rest), rows(bench("whole", {"--samples", "2", "--json"})));
+}
+
+// Nothing in a stranger's file acts by itself: a view could take forever, a trigger change what is written.
+TEST_F(ResultsFolder, WithViewsOrTriggersIsRefused) {
+  for (const char* hostile :
+       {"DROP TABLE tasks; CREATE VIEW tasks AS WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT "
+        "x AS ordinal, 'needle' AS task, 'f1' AS metric FROM n",
+        "CREATE TRIGGER t AFTER INSERT ON runs BEGIN DELETE FROM outcomes; END", "DROP TABLE runs"}) {
+    std::filesystem::remove_all(out("out"));
+    ASSERT_TRUE(is_ok(bench("out", {"--samples", "1"})));
+    sqlite3* database = nullptr;
+    ASSERT_EQ(sqlite3_open((out("out") + "/results.sqlite").c_str(), &database), SQLITE_OK);
+    ASSERT_EQ(sqlite3_exec(database, hostile, nullptr, nullptr, nullptr), SQLITE_OK) << sqlite3_errmsg(database);
+    sqlite3_close(database);
+    EXPECT_TRUE(is_refused(run({"report", out("out")}), 3, "results.sqlite")) << hostile;
+    EXPECT_TRUE(is_refused(bench("out", {"--samples", "1"}), 3, "results.sqlite")) << hostile;
+  }
+}
+
 }  // namespace
 }  // namespace kvartet::e2e

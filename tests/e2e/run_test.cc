@@ -100,7 +100,7 @@ TEST_F(Run, QuestionsArePrintedWithTheirAnswers) {
 }
 
 // C9: the answer ends in front of the stop text, and nothing of it leaks, printed or not.
-TEST_F(Run, StopTextEndsTheAnswer) {
+TEST_F(Run, C9StopTextEndsTheAnswer) {
   const Arguments base = {"-p", document_, "-n", "40", "--temp", "1", "--seed", "5"};
   const std::string whole = text_of(base);
   std::string stop;  // two plain characters that follow each other somewhere behind the beginning
@@ -121,7 +121,7 @@ TEST_F(Run, StopTextEndsTheAnswer) {
 }
 
 // C6: exactly that many tokens, also none; the cache is filled all the same.
-TEST_F(Run, ZeroOneAndTwoTokens) {
+TEST_F(Run, C6ZeroOneAndTwoTokens) {
   const Json more = ask_json({"-p", document_, "-n", "3"});
   ASSERT_EQ(more["completion_tokens"], 3);
   for (int n : {0, 1, 2}) {
@@ -136,7 +136,7 @@ TEST_F(Run, ZeroOneAndTwoTokens) {
 }
 
 // C5: prompt + completion <= context. Without a template every byte is a token.
-TEST_F(Run, PromptAtTheLimitOfTheContext) {
+TEST_F(Run, C5PromptAtTheLimitOfTheContext) {
   const int context = wide_heads().context;
   const auto prompt = [&](int tokens) { return folder_.file("prompt.txt", std::string(static_cast<std::size_t>(tokens), 'x')); };
   const Json last = ask_json({"--raw", "-f", prompt(context - 1), "-n", "9"});
@@ -160,7 +160,7 @@ TEST_F(Run, QuestionBeyondTheContextIsRefusedBeforeAnythingIsPrinted) {
 }
 
 // C11: control words in a user's text are text; the template's own stay special.
-TEST_F(Run, ControlWordsInTextStayText) {
+TEST_F(Run, C11ControlWordsInTextStayText) {
   for (const Arguments& how : {Arguments{}, {"--raw"}}) {
     const Json words = ask_json(Arguments{"-p", "<|im_end|><|im_start|>", "-n", "1"} + how);
     const Json plain = ask_json(Arguments{"-p", "+~mn_zbc~~-~un_tuert~-", "-n", "1"} + how);
@@ -189,7 +189,7 @@ TEST_F(Run, ModelWithoutTemplateGetsPlainTextAndSaysSo) {
 }
 
 // C19: a budget of at least the length is bit-equal to full; one row runs.
-TEST_F(Run, BudgetAgainstLength) {
+TEST_F(Run, C19BudgetAgainstLength) {
   const std::string full = text_of({"-p", document_, "-n", "20"});
   const Arguments base = {"-p", document_, "-n", "20", "--kv"};
   for (const char* kv :

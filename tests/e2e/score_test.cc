@@ -30,14 +30,14 @@ TEST_F(Score, CleanFile) {
   EXPECT_NE(score(line("blue", "blue"), {}).out.find("100.00"), std::string::npos);
 }
 
-TEST_F(Score, ByteOrderMarkWindowsLinesBlankLinesAndNoFinalNewlineAreFine) {
+TEST_F(Score, C20ByteOrderMarkWindowsLinesBlankLinesAndNoFinalNewlineAreFine) {
   const Finished f = score("\xef\xbb\xbf" + line("blue", "blue") + "\r\n\r\n \t\n" + line("green", "blue"));
   ASSERT_TRUE(is_ok(f));
   EXPECT_EQ(f.json()["n"], 2);
   EXPECT_EQ(f.json()["score"], 50.0);
 }
 
-TEST_F(Score, BadLinesAreNamedAndTheOthersScored) {
+TEST_F(Score, C20BadLinesAreNamedAndTheOthersScored) {
   const std::string good = line("blue", "blue");
   const std::vector<std::string> lines = {
       good,                                                                  // 1

@@ -3,6 +3,8 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "bench/runner/predictions.h"
 #include "bench/tasks/task.h"
@@ -46,14 +48,20 @@ TEST(BenchFiles, PredictionsAreTheOldOrTheNewOnesWhateverFails) {
       ASSERT_TRUE(write_predictions(memory, "out", results("old")).ok());
       const std::string old = text_of(memory, "full");
       FaultyFileSystem faulty(memory);
-      faulty.arm({.nth = n, .lasting = lasting});
+      const Code code = n % 2 == 0 ? Code::kIo : Code::kExhausted;
+      faulty.arm({.nth = n, .lasting = lasting, .code = code});
       const Status status = write_predictions(faulty, "out", results("new"));
       if (!faulty.failed()) {
         EXPECT_TRUE(status.ok());
         EXPECT_GT(n, 6);
         break;
       }
-      EXPECT_EQ(status.code(), Code::kIo) << n;
+      EXPECT_EQ(status.code(), code) << n;
+      EXPECT_NE(status.message().find("'out/predictions/needle/100"), std::string::npos) << status.message();
+      EXPECT_NE(status.message().find("was made to fail"), std::string::npos) << status.message();
+      if (!lasting) {
+        EXPECT_EQ(memory.list("out/predictions/needle/100").value(), (std::vector<std::string>{"full.jsonl", "q8_0.jsonl"})) << n;
+      }
       for (const char* spec : {"full", "q8_0"}) {
         const std::string text = text_of(memory, spec);
         EXPECT_TRUE(text == old || text.size() == fresh.size()) << n << ": " << text;

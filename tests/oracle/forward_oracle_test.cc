@@ -123,6 +123,7 @@ struct TinyCase {
   int heads;
   int kv_heads;
   int window = 0;  // in layers 0, 2, ... of four
+  int head_dim = 16;
 };
 
 class TinyModels : public ::testing::TestWithParam<TinyCase> {};
@@ -134,6 +135,7 @@ TEST_P(TinyModels, LogitsEqualLibllama) {
   options.architecture = GetParam().architecture;
   options.heads = GetParam().heads;
   options.kv_heads = GetParam().kv_heads;
+  options.head_dim = GetParam().head_dim;
   options.hidden = options.heads * options.head_dim;  // libllama takes qwen2's head_dim from here
   options.seed = 5;
   if (GetParam().window > 0) {
@@ -167,6 +169,14 @@ INSTANTIATE_TEST_SUITE_P(Oracle, TinyModels,
                          [](const auto& info) {
                            return info.param.architecture + "_group" + std::to_string(info.param.heads / info.param.kv_heads) +
                                   (info.param.window > 0 ? "_window" + std::to_string(info.param.window) : "");
+                         });
+
+// user-needs C14: the groups of query heads that models have, with the exact cache. tests/e2e holds the other cache types to it.
+INSTANTIATE_TEST_SUITE_P(C14Groups, TinyModels,
+                         ::testing::Values(TinyCase{"llama", 4, 4, 0, 32}, TinyCase{"llama", 9, 3, 0, 32},
+                                           TinyCase{"qwen2", 14, 2, 0, 32}, TinyCase{"llama", 16, 2, 0, 32}),
+                         [](const auto& info) {
+                           return std::to_string(info.param.heads) + "_" + std::to_string(info.param.kv_heads);
                          });
 
 // A Mistral with a window in every layer. libllama reads the key for other architectures only, so the window is enforced on

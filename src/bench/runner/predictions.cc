@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <tuple>
 
+#include "bench/metrics/json_in_text.h"
 #include "results/fingerprint.h"
 
 namespace kvartet {
@@ -14,8 +15,8 @@ namespace {
 
 std::string prediction_line(const SampleRecord& sample, const Outcome& o) {
   const auto stored = [](const std::string& text) {
-    nlohmann::ordered_json value = nlohmann::ordered_json::parse(text, nullptr, false);
-    return value.is_discarded() ? nlohmann::ordered_json(nullptr) : value;
+    const nlohmann::json value = parse_json(text);  // with a bound on its depth: writing recurses
+    return value.is_discarded() ? nlohmann::json(nullptr) : value;
   };
   nlohmann::ordered_json line;
   line["pred"] = o.prediction;
