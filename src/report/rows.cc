@@ -80,7 +80,8 @@ std::vector<double> numbers_of(const std::string& json) {
   std::vector<double> out;
   if (!list.is_array()) return out;
   for (const nlohmann::json& x : list) {
-    if (x.is_number()) out.push_back(x.get<double>());
+    constexpr double kMost = 1e12;  // ms between two tokens
+    if (x.is_number() && x.get<double>() >= 0 && x.get<double>() <= kMost) out.push_back(x.get<double>());
   }
   return out;
 }

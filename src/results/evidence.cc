@@ -1,11 +1,14 @@
 #include "results/evidence.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <map>
 #include <optional>
 #include <tuple>
 #include <vector>
 
+#include "results/outcome_check.h"
 #include "results/paired.h"
 #include "results/store.h"
 
@@ -111,6 +114,13 @@ Result<std::vector<EvidenceCell>> Store::evidence() {
     one.spec = row.text();
     one.nats = row.optional_real();
     one.score = row.optional_real();
+    Outcome figures;
+    figures.gold_log_likelihood = one.nats;
+    figures.score = one.score;
+    if (!has_possible_figures(figures)) {
+      return bad_input(fmt::format("The results in {} are damaged: the figures of sample {} of {} through {} cannot be.",
+                                   directory_, sample, task, one.spec));
+    }
     seen.push_back(std::move(one));
   }
   tally_sample(task, context, prompt_tokens, seen, &tallies);

@@ -2,11 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
 #include <cstdlib>
 #include <map>
 #include <utility>
+
+#include "results/outcome_check.h"
 
 namespace kvartet {
 namespace {
@@ -154,19 +154,6 @@ Outcome read_outcome(Statement& row) {
   return o;
 }
 
-// What the report computes with must be numbers that can be.
-Status check_figures(const Outcome& o, const std::string& path) {
-  const double reals[] = {
-      o.score.value_or(0), o.gold_log_likelihood.value_or(0), o.ttft_s, o.prefill_s, o.compress_s, o.decode_tokens_per_s,
-      o.rows_kept};
-  const std::int64_t counts[] = {o.live_bytes,          o.allocated_bytes, o.fast_bytes,    o.f16_bytes,        o.end_live_bytes,
-                                 o.end_allocated_bytes, o.end_fast_bytes,  o.end_f16_bytes, o.completion_tokens};
-  const bool sound = std::ranges::all_of(reals, [](double x) { return std::isfinite(x); }) &&
-                     std::ranges::all_of(counts, [](std::int64_t n) { return n >= 0; });
-  if (sound) return {};
-  return damaged(path, fmt::format("the figures of sample {} of {} through {} cannot be", o.key.sample, o.key.task, o.spec));
-}
-
 std::string prefixed_columns(std::string_view prefix) {
   std::string out(prefix);
   for (const char* c = kOutcomeColumns; *c != 0; ++c) {
@@ -299,6 +286,12 @@ Status Store::put_outcome(const Outcome& o, std::int64_t run) {
 }
 
 Status Store::finish_sample(const SampleRecord& sample, std::span<const Outcome> outcomes) {
+  for (const Outcome& o : outcomes) {  // or no report could be made of this store any more
+    if (has_possible_figures(o)) continue;
+    return internal_error(
+        fmt::format("The figures measured for sample {} of {} through {} cannot be; nothing of the sample was stored.", o.key.sample,
+                    o.key.task, o.spec));
+  }
   KV_ASSIGN(Transaction transaction, Transaction::begin(database_));
   KV_TRY(put_sample(sample));
   for (const Outcome& outcome : outcomes) KV_TRY(put_outcome(outcome, run_id_));
@@ -399,7 +392,10 @@ Result<std::vector<Outcome>> Store::load_outcomes() {
     KV_ASSIGN(const bool more, row.step());
     if (!more) return out;
     out.push_back(read_outcome(row));
-    KV_TRY(check_figures(out.back(), store_path(directory_)));
+    if (has_possible_figures(out.back())) continue;
+    const Outcome& o = out.back();
+    return damaged(store_path(directory_),
+                   fmt::format("the figures of sample {} of {} through {} cannot be", o.key.sample, o.key.task, o.spec));
   }
 }
 

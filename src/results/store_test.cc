@@ -5,9 +5,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <csignal>
 #include <filesystem>
 #include <functional>
+#include <limits>
 
 namespace kvartet {
 namespace {
@@ -200,6 +202,61 @@ TEST_F(StoreTest, FormatOneIsReadAsItIsAndRenewedWhenWritten) {
   EXPECT_EQ(renewed.samples[0].depths_json, "");
   EXPECT_EQ(renewed.samples[1].depths_json, "[0.5]");
   EXPECT_EQ(renewed.outcomes[1].token_gaps_json, "[10.25,11]");
+}
+
+// Neither written nor read: axes of a report would have no end.
+TEST_F(StoreTest, FiguresThatCannotBeAreRefused) {
+  Store store = open(run()).value();
+  const std::vector<Outcome> sound = {outcome(0, "full")};
+  ASSERT_TRUE(store.finish_sample(sample(0), sound).ok());
+  const std::vector<std::function<void(Outcome&)>> changes = {
+      [](Outcome& o) { o.score = 1.5; },
+      [](Outcome& o) { o.gold_log_likelihood = std::numeric_limits<double>::infinity(); },
+      [](Outcome& o) { o.gold_log_likelihood = 1; },
+      [](Outcome& o) { o.ttft_s = -1; },
+      [](Outcome& o) { o.decode_tokens_per_s = 1e300; },
+      [](Outcome& o) { o.live_bytes = -5; },
+      [](Outcome& o) { o.rows_kept = std::nan(""); }};
+  for (const auto& change : changes) {
+    std::vector<Outcome> odd = {outcome(1, "full")};
+    change(odd[0]);
+    EXPECT_EQ(store.finish_sample(sample(1), odd).code(), Code::kInternal);
+    odd[0].error = "it failed";  // then they mean nothing
+    EXPECT_TRUE(store.finish_sample(sample(1), odd).ok());
+  }
+  EXPECT_TRUE(store.load().ok());
+  const std::string path = folder() + "/results.sqlite";
+  for (const char* sql : {"UPDATE outcomes SET score = 9e999", "UPDATE outcomes SET score = 1, ttft_s = -1"}) {
+    ASSERT_TRUE(Database::open(path, Access::kReadWrite).value().execute(std::string(sql) + " WHERE sample = 'n0'").ok());
+    const Status status = Store::open_for_reading(FileSystem::real(), folder()).value().load().status();
+    EXPECT_EQ(status.code(), Code::kBadInput);
+    EXPECT_NE(status.message().find("sample n0 of needle through full"), std::string::npos) << status.message();
+  }
+}
+
+// What a disk leaves that is full before the first byte.
+TEST_F(StoreTest, AnEmptyFileHoldsNoResultsAndIsNoObstacle) {
+  std::filesystem::create_directories(folder());
+  fclose(fopen((folder() + "/results.sqlite").c_str(), "w"));
+  const Status status = Store::open_for_reading(FileSystem::real(), folder()).status();
+  EXPECT_EQ(status.code(), Code::kBadInput);
+  EXPECT_NE(status.message().find("holds no results"), std::string::npos) << status.message();
+  EXPECT_TRUE(open(run()).ok());
+}
+
+TEST_F(StoreTest, TablesThatAreNotOursAreBadInput) {
+  const std::string path = folder() + "/results.sqlite";
+  for (const char* sql :
+       {"DROP TABLE runs", "ALTER TABLE runs RENAME COLUMN cpu TO processor", "CREATE VIEW extra AS SELECT 1",
+        "CREATE TRIGGER extra BEFORE INSERT ON runs BEGIN SELECT RAISE(IGNORE); END",
+        "DROP TABLE runs; CREATE TABLE runs AS SELECT 1 AS run"}) {
+    std::filesystem::remove_all(folder());
+    ASSERT_TRUE(open(run()).ok());
+    ASSERT_TRUE(Database::open(path, Access::kReadWrite).value().execute(sql).ok()) << sql;
+    Result<Store> reader = Store::open_for_reading(FileSystem::real(), folder());
+    EXPECT_EQ(reader.ok() ? reader->load().status().code() : reader.status().code(), Code::kBadInput) << sql;
+    EXPECT_EQ(open(run()).status().code(), Code::kBadInput) << sql;
+  }
 }
 
 TEST_F(StoreTest, AFormatOfTheFutureIsRefused) {

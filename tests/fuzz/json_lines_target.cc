@@ -89,8 +89,12 @@ void feed_longbench(unsigned char choice, std::string_view text) {
   const std::string set(longbench_sets()[choice % longbench_sets().size()].name);
   MemoryFileSystem files;
   put(files, "data/longbench/" + set + ".jsonl", text);
-  put(files, "data/longbench/config/dataset2prompt.json", nlohmann::json{{set, "Read {context} and answer: {input}"}}.dump());
-  put(files, "data/longbench/config/dataset2maxlen.json", nlohmann::json{{set, 32}}.dump());
+  nlohmann::json prompts;
+  prompts[set] = "Read {context} and answer: {input}";
+  nlohmann::json lengths;
+  lengths[set] = 32;
+  put(files, "data/longbench/config/dataset2prompt.json", prompts.dump());
+  put(files, "data/longbench/config/dataset2maxlen.json", lengths.dump());
   const Result<std::unique_ptr<Task>> task = make_task("longbench/" + set);
   KV_CHECK(task.ok());
   read_samples(**task, files, text, true);
