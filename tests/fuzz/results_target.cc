@@ -223,7 +223,8 @@ void report(StoredResults results) {
   request.claims = find_claims(merged->results, &merged->results);
   const std::string json = report_json(merged->results, rows).dump(1, ' ', false, nlohmann::json::error_handler_t::replace);
   KV_CHECK(nlohmann::json::accept(json));
-  static_cast<void>(text_table(merged->results, rows));
+  const std::string table = text_table(merged->results, rows);
+  KV_CHECK(std::ranges::none_of(table, [](char c) { return static_cast<unsigned char>(c) < 32 && c != '\n'; }));
   static_cast<void>(claims_text(request.claims));
   KV_CHECK(report_page(merged->results, rows, request).find("</html>") != std::string::npos);
   MemoryFileSystem files;
