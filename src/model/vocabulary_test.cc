@@ -111,6 +111,32 @@ TEST(Vocabulary, C12TokenizerEdgesOfBytes) {
   for (int byte = 0; byte < 256; ++byte) EXPECT_EQ(bytes().piece(byte), string(1, static_cast<char>(byte)));
 }
 
+// Ids from another implementation: Hugging Face's tokenizers 0.23.3 with the file's tokens and merges, digits apart, byte level.
+TEST(Vocabulary, C12TokenizerEdgesOfSmolLm2) {
+  if (smollm2() == nullptr) GTEST_SKIP();
+  const std::vector<std::vector<Token>> expected = {{2899},
+                                                    {11355, 216, 5600},
+                                                    {197, 15999, 197, 197, 100, 7366},
+                                                    {4861, 4966, 216},
+                                                    {44, 108, 306, 79, 486, 108, 46, 990, 253, 1533, 2229},
+                                                    {33085, 246, 181, 130, 251},
+                                                    {172, 222, 236, 172, 223, 111, 172, 224, 121},
+                                                    {10813, 242, 218, 10813, 235, 119, 321, 231, 10813, 235, 117},
+                                                    {83, 1939, 2756, 3351, 218, 142, 140},
+                                                    {1311, 201, 198, 1311, 1116},
+                                                    {},
+                                                    {333},
+                                                    {198},
+                                                    {12420, 982, 216, 33, 34, 35, 36, 253, 33}};
+  ASSERT_EQ(expected.size(), kEdges.size());
+  for (std::size_t i = 0; i < kEdges.size(); ++i) {
+    const Result<std::vector<Token>> tokens = smollm2()->tokenize(kEdges[i]);
+    ASSERT_TRUE(tokens.ok()) << tokens.status().message();
+    EXPECT_EQ(*tokens, expected[i]) << kEdges[i];
+    EXPECT_EQ(smollm2()->detokenize(*tokens), kEdges[i]);
+  }
+}
+
 // One BOS in front of a prompt, whether the template writes it, the file asks for it, or both.
 TEST(Vocabulary, C12ExactlyOneBosWithATemplate) {
   for (const char* written : {"<|start_header_id|>", "'[INST] ' + '<<SYS>>' + ' [/INST]'", "{{ '<start_of_turn>' }}"}) {

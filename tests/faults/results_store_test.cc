@@ -174,7 +174,8 @@ TEST_F(ResultsStoreFaults, ThePlannersMemoryMayFailAnywhere) {
   Calibration calibration;
   calibration.machine = run_record().machine;
   calibration.threads = 1;
-  calibration.rates = {{.what = "read", .value = 1e9}};
+  calibration.rates.resize(1);
+  calibration.rates[0].what = "read";
   const auto work = [&](const std::string& folder) -> Status {
     KV_ASSIGN(PlannerStore store, PlannerStore::open(FileSystem::real(), folder));
     KV_TRY(store.save(calibration));

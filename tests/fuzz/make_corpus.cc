@@ -152,7 +152,11 @@ void write_json_lines(const std::string& root) {
       R"({"_id": "q1", "input": "Which?", "context": "The door is green.", "answers": ["green", "Green"], "all_classes": ["green", "red"], "length": 4})";
   const std::string prediction =
       R"({"id": 1, "pred": "It is green.\nYes", "answers": ["green"], "all_classes": ["green", "red"], "length": 4100})";
-  const auto letter = [](std::size_t i) { return std::string(1, static_cast<char>(i)); };
+  const auto chosen = [](char reader, std::size_t index) {
+    std::string bytes(1, reader);
+    bytes += static_cast<char>(index);
+    return bytes;
+  };
   corpus.add("fields", "r " + record + "\n" + prediction + "\n");
   corpus.add("dirty",
              "r \xEF\xBB\xBF" + record +
@@ -167,12 +171,12 @@ void write_json_lines(const std::string& root) {
     const std::string text =
         R"({"input": "", "context": "c", "pred": "[{\"name\": \"Ada\"}] corn: 12 3", "all_classes": ["corn"], "answers": )" +
         answers + "}\n";
-    corpus.add("own_" + name, "o" + letter(m) + text);
-    corpus.add("pred_" + name, "p" + letter(longbench_sets().size() + m) + text);
+    corpus.add("own_" + name, chosen('o', m) + text);
+    corpus.add("pred_" + name, chosen('p', longbench_sets().size() + m) + text);
   }
   for (std::size_t s = 0; s < longbench_sets().size(); s += 5) {
-    corpus.add("longbench_" + std::to_string(s), "l" + letter(s) + record);
-    corpus.add("longbench_pred_" + std::to_string(s), "p" + letter(s) + prediction);
+    corpus.add("longbench_" + std::to_string(s), chosen('l', s) + record);
+    corpus.add("longbench_pred_" + std::to_string(s), chosen('p', s) + prediction);
   }
   corpus.add("prompts", R"(c0{"qasper": "Read {context} and answer: {input}"})");
   corpus.add("lengths", R"(c1{"qasper": 128})");
