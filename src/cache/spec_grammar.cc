@@ -40,7 +40,7 @@ Result<SpecSetting> parse_setting(std::string_view stage, std::string_view text)
         fmt::format("{} in {} is not a setting; write key=value, several separated by ','", quoted(text), quoted(stage)));
   }
   const std::string_view name = text.substr(0, equals);
-  KV_ASSIGN(SidedText value, parse_sided(name, text.substr(equals + 1)));
+  KV_ASSIGN(SidedText value, parse_sided(printable(name), text.substr(equals + 1)));
   return SpecSetting{std::string(name), std::move(value)};
 }
 
@@ -137,13 +137,15 @@ std::string list_names(std::span<const std::string_view> names) {
   return text;
 }
 
-std::string quoted(std::string_view text) {
+std::string printable(std::string_view text) {
   constexpr std::size_t kShown = 60;
   std::string shown(text.substr(0, kShown));
   for (char& c : shown) {
     if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7f) c = '?';
   }
-  return "'" + shown + (text.size() > kShown ? "...'" : "'");
+  return shown + (text.size() > kShown ? "..." : "");
 }
+
+std::string quoted(std::string_view text) { return "'" + printable(text) + "'"; }
 
 }  // namespace kvartet

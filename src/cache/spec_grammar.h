@@ -43,7 +43,8 @@ bool resembles(std::string_view word, std::string_view name);
 // "a", "a or b", "a, b or c".
 std::string list_names(std::span<const std::string_view> names);
 
-// The user's text in quotes, fit for one line of a message: long ones cut, control bytes as '?'.
+// The user's text, fit for one line of a message: long ones cut, control bytes as '?'; and the same in quotes.
+std::string printable(std::string_view text);
 std::string quoted(std::string_view text);
 
 }  // namespace kvartet

@@ -74,7 +74,7 @@ Result<SidedText> sided_text(const SpecStage& stage, std::string_view key, std::
   if (setting->value.paired() && !(key_side && takes(stage.name.value, key))) {
     return usage_error(fmt::format("only one side of '{}' is {}, so '{}' takes one value; write {}={}", stage_name(stage),
                                    key_side ? stage.name.key : stage.name.value, key, key,
-                                   key_side ? setting->value.key : setting->value.value));
+                                   printable(key_side ? setting->value.key : setting->value.value)));
   }
   return setting->value;
 }

@@ -246,6 +246,21 @@ TEST(Spec, RefusalsNameTheValueAndTheNearestChoice) {
 }
 
 // Whatever the text, the answer is a refusal or a spec whose canonical form means the same.
+// Nothing of a text that is refused may steer a terminal, wherever in the sentence it stands.
+TEST(Spec, RefusalsHoldNoControlCharacters) {
+  const std::string bad = "a\x1b[2J\x01\x7f";
+  for (const std::string& text :
+       {bad, bad + ":x=1", "kivi:" + bad, "kivi:" + bad + "=1", "kivi:" + bad + "=/", "kivi:" + bad + "=1/2/3",
+        "kivi:bits=" + bad, "turboquant:seed=1/" + bad, "q8_0/kivi:bits=" + bad + "/2", "snapkv:budget=" + bad,
+        "snapkv:pool=" + bad + "/x", "q4_0:keep=" + bad, "select:tier=" + bad, bad + "/kivi"}) {
+    const Result<CacheSpec> spec = parse_spec(text);
+    ASSERT_FALSE(spec.ok());
+    for (const char c : spec.status().message()) {
+      EXPECT_TRUE(static_cast<unsigned char>(c) >= 32 && c != 127) << spec.status().message();
+    }
+  }
+}
+
 TEST(Spec, RandomTextsRoundTripOrAreRefused) {
   const std::vector<std::string> words = {"full",
                                           "f32",

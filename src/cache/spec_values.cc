@@ -41,7 +41,8 @@ Result<std::string> single_text(const SpecStage& stage, std::string_view key, st
   if (setting == nullptr) return std::string(otherwise);
   if (setting->value.paired()) {
     return usage_error(fmt::format("'{}' of '{}' takes one value, not the pair '{}/{}'; write {}={}", key, stage_name(stage),
-                                   setting->value.key, setting->value.value, key, setting->value.key));
+                                   printable(setting->value.key), printable(setting->value.value), key,
+                                   printable(setting->value.key)));
   }
   return setting->value.key;
 }

@@ -107,12 +107,17 @@ TEST_F(AnswerEdges, C20DirtyRecordFile) {
   const auto record = [](const std::string& id) {
     return R"({"_id": ")" + id + R"(", "input": "What?", "context": "The mill grinds.", "answers": ["corn"]})";
   };
+  const auto spoilt = [&](const std::string& id, char byte) {
+    std::string line = record(id);
+    line[30] = byte;
+    return line;
+  };
   const std::string text = "\xef\xbb\xbf" + record("a") + "\r\n" +           // 1
                            "\n \t\r\n" +                                     // 2, 3: blank
                            record("b") + "\n" +                              // 4
                            R"({"input": "What?", "context": "c"})" + "\n" +  // 5: no answers
-                           record("c").replace(30, 1, 1, '\0') + "\n" +      // 6
-                           record("d").replace(30, 1, "\xff") + "\n" +       // 7
+                           spoilt("c", '\0') + "\n" +                        // 6
+                           spoilt("d", '\xff') + "\n" +                      // 7
                            record("a") + "\n" +                              // 8: repeated
                            R"({"input": "What?", "context": ")" + std::string(5'000'000, 'x') + R"(", "answers": 5})" +
                            "\n" +        // 9

@@ -123,11 +123,11 @@ TEST_F(Bench, KilledAtRandomMomentsGivesTheSameTable) {
   const auto duration = std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - start).count();
   for (const std::uint64_t seed : {1U, 2U, 3U, 4U}) {
     Rng rng(seed);
-    const std::string name = "cut" + std::to_string(seed);
+    const std::string name = fmt::format("cut{}", seed);
     std::string moments;
     for (int kills = 0; kills < 5; ++kills) {
       const auto moment = static_cast<useconds_t>(rng.below(static_cast<std::uint64_t>(duration)));
-      moments += " " + std::to_string(moment);
+      moments += fmt::format(" {}", moment);
       Program program(bench_arguments(name, {"--samples", "4", "--json"}));
       usleep(moment);
       program.kill(SIGKILL);
