@@ -146,6 +146,6 @@ std::string printable(std::string_view text) {
   return shown + (text.size() > kShown ? "..." : "");
 }
 
-std::string quoted(std::string_view text) { return "'" + printable(text) + "'"; }
+std::string quoted(std::string_view text) { return fmt::format("'{}'", printable(text)); }
 
 }  // namespace kvartet

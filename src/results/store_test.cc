@@ -5,7 +5,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmath>
 #include <csignal>
 #include <filesystem>
 #include <functional>
@@ -216,7 +215,7 @@ TEST_F(StoreTest, FiguresThatCannotBeAreRefused) {
       [](Outcome& o) { o.ttft_s = -1; },
       [](Outcome& o) { o.decode_tokens_per_s = 1e300; },
       [](Outcome& o) { o.live_bytes = -5; },
-      [](Outcome& o) { o.rows_kept = std::nan(""); }};
+      [](Outcome& o) { o.rows_kept = std::numeric_limits<double>::infinity(); }};
   for (const auto& change : changes) {
     std::vector<Outcome> odd = {outcome(1, "full")};
     change(odd[0]);
