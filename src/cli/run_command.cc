@@ -1,10 +1,8 @@
 // kvartet run: one prompt or document, any number of questions on the same sealed cache.
 #include <fmt/format.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -16,6 +14,7 @@
 #include "core/file_system.h"
 #include "engine/engine.h"
 #include "engine/prompt.h"
+#include "results/machine.h"
 
 namespace kvartet {
 namespace {
@@ -42,21 +41,6 @@ struct Answer {
   int prompt_tokens = 0;
   Json kv_end;
 };
-
-std::size_t peak_rss_bytes() {
-  rusage usage = {};
-  getrusage(RUSAGE_SELF, &usage);
-  return static_cast<std::size_t>(usage.ru_maxrss) * 1024;
-}
-
-// What is resident now: the peak also holds what prefill needed and gave back. 0: not to be had on this system.
-std::size_t resident_bytes() {
-  std::ifstream statm("/proc/self/statm");
-  std::size_t all_pages = 0;
-  std::size_t resident_pages = 0;
-  statm >> all_pages >> resident_pages;
-  return resident_pages * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-}
 
 // offloading.md 1.2, since the sequence or its fork began.
 Json traffic_json(const SequenceCache& cache) {
@@ -268,13 +252,13 @@ Status run(const RunFlags& flags) {
     answers.push_back(std::move(a));
     if (stop) break;
   }
-  const std::size_t resident = resident_bytes();
+  const std::int64_t resident = resident_bytes();
   keep_what_happened(decision, sealed[0], answers[0]);
   if (flags.json) {
     Json document = answer_json(answers[0]);
     document["prefill_s"] = sealed[0].prefill_s;
     document["compress_s"] = sealed[0].compress_s;
-    document["peak_rss_bytes"] = peak_rss_bytes();
+    document["peak_rss_bytes"] = peak_resident_bytes();
     document["rss_bytes"] = resident;
     document["kv"] = kv;
     document["answers"] = Json::array();

@@ -56,6 +56,18 @@ TEST(Machine, CpuNameFromX86AndArmText) {
   EXPECT_EQ(cpu_name(""), "unknown");
 }
 
+// What is touched counts from then on, also when it has been given back.
+TEST(PeakResidentBytes, RememberTheMostThereWas) {
+  const std::int64_t before = peak_resident_bytes();
+  ASSERT_GT(before, 0);
+  constexpr std::size_t kMore = std::size_t{64} << 20;
+  {
+    std::vector<char> block(static_cast<std::size_t>(before) + kMore, 1);
+    EXPECT_EQ(block.back(), 1);
+  }
+  EXPECT_GT(peak_resident_bytes(), before + static_cast<std::int64_t>(kMore / 2));
+}
+
 TEST(Machine, ThisMachineHasCoresAndMemory) {
   const Machine m = this_machine();
   EXPECT_GE(m.cores, 1);

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <ctime>
 #include <fstream>
 #include <iterator>
@@ -38,6 +39,15 @@ std::string value_of(std::string_view text, std::string_view key) {
   return {};
 }
 
+// A line of this process's status, "VmHWM:     1234 kB".
+std::int64_t process_bytes(std::string_view key) {
+  std::ifstream file("/proc/self/status");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with(key)) return std::strtoll(line.c_str() + key.size(), nullptr, 10) * 1024;
+  }
+  return 0;
+}
+
 }  // namespace
 
 std::string cpu_name(std::string_view cpuinfo) {
@@ -61,14 +71,18 @@ Machine this_machine() {
   };
 }
 
+std::int64_t peak_resident_bytes() { return process_bytes("VmHWM:"); }
+
+std::int64_t resident_bytes() { return process_bytes("VmRSS:"); }
+
 std::string kvartet_version() { return "0.1.0"; }
 
 std::string utc_timestamp() {
   const std::time_t now = std::time(nullptr);
   std::tm utc{};
   gmtime_r(&now, &utc);
-  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}Z", utc.tm_year + 1900, utc.tm_mon + 1, utc.tm_mday, utc.tm_hour, utc.tm_min,
-                     utc.tm_sec);
+  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}Z", utc.tm_year + 1900, utc.tm_mon + 1, utc.tm_mday, utc.tm_hour,
+                     utc.tm_min, utc.tm_sec);
 }
 
 }  // namespace kvartet
