@@ -16,6 +16,7 @@ Result<TaskCaches> caches_of_task(const std::vector<CacheSpec>& fixed, const std
   caches.specs = fixed;
   if (wishes.empty() || task.samples.empty()) return caches;
   site.what = fmt::format("{} at {}", task.task, task.context);
+  site.workload.sealed_before_question = task.position == QuestionPosition::kUnseen;
   for (const PreparedSample& s : task.samples) {
     site.workload.prompt_tokens = std::max(site.workload.prompt_tokens, s.record.prompt_tokens);
     site.workload.output_tokens = std::max(site.workload.output_tokens, s.sample.max_new_tokens);
@@ -39,15 +40,23 @@ void keep_task_outcomes(const TaskCaches& caches, const PlannedTask& task, const
   for (const AutoDecision& decision : caches.decisions) {
     PlanRecord happened;
     for (const Outcome& o : results.outcomes) {
-      if (o.failed() || o.spec != decision.spec || o.key.task != task.task || o.key.context != task.context) continue;
+      if (o.failed() || o.spec != decision.spec || o.key.cell() != task.cell()) continue;
       happened.actual_bytes = std::max(happened.actual_bytes.value_or(0), static_cast<double>(o.allocated_bytes));
       if (o.shared) continue;
       happened.actual_ttft_s = std::max(happened.actual_ttft_s.value_or(0), o.ttft_s);
       if (o.decode_tokens_per_s > 0)
         happened.actual_decode_tokens_per_s = std::min(happened.actual_decode_tokens_per_s.value_or(1e18), o.decode_tokens_per_s);
     }
+    for (const SoloRun& s : results.solo) {
+      if (s.failed() || s.spec != decision.spec || s.key.cell() != task.cell()) continue;
+      happened.actual_ttft_s = std::max(happened.actual_ttft_s.value_or(0), s.ttft_s);
+      if (s.decode_tokens_per_s > 0)
+        happened.actual_decode_tokens_per_s = std::min(happened.actual_decode_tokens_per_s.value_or(1e18), s.decode_tokens_per_s);
+    }
+    const std::string position = fmt::format("question={}", question_position_name(task.position));
     for (const EvidenceCell& cell : evidence) {
-      if (cell.spec == decision.spec && cell.task == task.task && cell.context == task.context && cell.nats.n > 0)
+      if (cell.spec == decision.spec && cell.task == task.task && cell.context == task.context && cell.parameters == position &&
+          cell.nats.n > 0)
         happened.actual_loss = 100 * cell.nats.mean;
     }
     keep_outcome(decision, happened);

@@ -11,10 +11,13 @@
 #include "bench/runner/benchmark.h"
 #include "bench/runner/estimate.h"
 #include "bench/runner/predictions.h"
+#include "bench/runner/solo.h"
+#include "bench/runner/solo_child.h"
 #include "bench/tasks/task.h"
 #include "cli/auto_spec.h"
 #include "cli/auto_tasks.h"
 #include "cli/command.h"
+#include "core/clock.h"
 #include "core/file_system.h"
 #include "engine/engine.h"
 #include "report/claims.h"
@@ -31,7 +34,8 @@ struct BenchFlags {
   std::string preset;
   std::vector<std::string> kv;
   BenchmarkRequest request;
-  std::string question_position = "seen";
+  std::vector<std::string> question_positions = {"seen"};
+  int solo = 0;
   std::string out;
   bool json = false;
   bool dry_run = false;
@@ -49,7 +53,6 @@ Result<RunRecord> run_record(const BenchFlags& flags, const Engine& engine, cons
   run.identity.model_name = flags.model.model;
   run.identity.model_shape = shape_text(engine.shape());
   run.identity.seed = flags.request.seed;
-  run.identity.parameters = run_parameters(flags.request);
   run.identity.version = kvartet_version();
   run.machine = this_machine();
   run.threads = engine.threads();
@@ -58,15 +61,32 @@ Result<RunRecord> run_record(const BenchFlags& flags, const Engine& engine, cons
   return run;
 }
 
+std::string cell_text(const Cell& cell) {
+  return fmt::format("{} at {}{}", cell.task, cell.context,
+                     cell.position == QuestionPosition::kUnseen ? ", question unseen" : "");
+}
+
+std::string time_left(double seconds) {
+  const int whole = static_cast<int>(seconds);
+  return fmt::format("{} min {} s left", whole / 60, whole % 60);
+}
+
 void show_bench_progress(const BenchmarkProgress& p) {
   if (!stderr_is_terminal() || p.total == 0) return;
   std::string left;
   if (p.seconds_left >= 0) {
-    const int seconds = static_cast<int>(p.seconds_left);
-    left = fmt::format(", {:.0f} tokens/s, {} min {} s left", p.tokens_per_s, seconds / 60, seconds % 60);
+    left = fmt::format(", {:.0f} tokens/s, {}", p.tokens_per_s, time_left(p.seconds_left));
   }
-  show_progress(fmt::format("{} at {}: sample {} of {}{};", p.task, p.context, p.done + 1, p.total, left),
+  show_progress(fmt::format("{}: sample {} of {}{};", cell_text(p.cell), p.done + 1, p.total, left),
                 (p.done + p.sample_share) / p.total);
+}
+
+void show_solo_progress(const SoloProgress& p) {
+  if (!stderr_is_terminal() || p.total == 0) return;
+  std::string left;
+  if (p.seconds_left >= 0) left = ", " + time_left(p.seconds_left);
+  show_progress(fmt::format("{} alone on {}: run {} of {}{};", p.spec, cell_text(p.cell), p.done + 1, p.total, left),
+                static_cast<double>(p.done) / p.total);
 }
 
 Status print_report(const StoredResults& results, bool json) {
@@ -83,7 +103,7 @@ Status print_report(const StoredResults& results, bool json) {
 }
 
 // Rates of a short prompt, for the estimate of a dry run.
-Result<RunRates> probe_rates(Engine& engine) {
+Result<RunRates> probe_rates(Engine& engine, double open_s) {
   constexpr int kPrompt = 256;
   constexpr int kSteps = 8;
   const int tokens = std::min(kPrompt, engine.shape().context - kSteps);
@@ -97,6 +117,7 @@ Result<RunRates> probe_rates(Engine& engine) {
   options.ignore_end = true;
   KV_ASSIGN(const std::vector<Completion> completions, engine.generate({&sequence, 1}, options));
   RunRates rates;
+  rates.open_s = open_s;
   rates.prefill_tokens_per_s = tokens / std::max(1e-6, sequences.front().prefill_s);
   rates.decode_tokens_per_s = (kSteps - 1) / std::max(1e-6, completions.front().decode_s);
   return rates;
@@ -109,8 +130,13 @@ void print_dry_run(const std::vector<PlannedTask>& plan, const std::vector<Cache
   for (const PlannedTask& task : plan) {
     long long tokens = 0;
     for (const PreparedSample& s : task.samples) tokens += s.record.prompt_tokens;
-    text += fmt::format("  {:30} context {:>7}: {:>4} prompts, {:>9} prompt tokens, {} records unusable\n", task.task,
-                        task.context, task.samples.size(), tokens, task.skipped.size());
+    text += fmt::format("  {:30} context {:>7}: {:>4} prompts, {:>9} prompt tokens, {} records unusable{}\n", task.task,
+                        task.context, task.samples.size(), tokens, task.skipped.size(),
+                        task.position == QuestionPosition::kUnseen ? "; question unseen" : "");
+  }
+  if (estimate.solo_runs > 0) {
+    text += fmt::format("and {} runs of a cache alone, about {:.1f} hours of the following\n", estimate.solo_runs,
+                        estimate.solo_hours);
   }
   constexpr double kMiB = 1024.0 * 1024.0;
   text += fmt::format(
@@ -182,12 +208,70 @@ Result<const Preset*> chosen_preset(const BenchFlags& flags) {
   return static_cast<const Preset*>(nullptr);
 }
 
+// Seen first, whatever the order on the command line.
+std::vector<QuestionPosition> asked_positions(const std::vector<std::string>& names) {
+  std::vector<QuestionPosition> out;
+  for (const QuestionPosition position : {QuestionPosition::kSeen, QuestionPosition::kUnseen}) {
+    const bool asked = std::ranges::any_of(
+        names, [&](const std::string& name) { return name == "both" || name == question_position_name(position); });
+    if (asked) out.push_back(position);
+  }
+  return out;
+}
+
+// One prefill for all caches of a sample. Where tasks have caches of their own, they run one after the other.
+Result<BenchmarkSummary> bench_shared(Engine& engine, const std::vector<PlannedTask>& plan, const std::vector<TaskCaches>& caches,
+                                      bool same_caches, Store& store) {
+  BenchmarkHooks hooks;
+  hooks.cancel = &interrupted();
+  hooks.progress = show_bench_progress;
+  hooks.measure = [&](const PreparedSample& sample, std::span<const CacheSpec> missing, const Engine::Progress& progress) {
+    return measure_sample(engine, sample, missing, sample.record.key.position, progress);
+  };
+  BenchmarkSummary summary;
+  if (same_caches) {
+    KV_ASSIGN(summary, run_benchmark(plan, caches.front().specs, store, hooks));
+  }
+  for (std::size_t i = 0; i < plan.size() && !same_caches && !summary.cancelled; ++i) {
+    KV_ASSIGN(const BenchmarkSummary one, run_benchmark(std::span(plan).subspan(i, 1), caches[i].specs, store, hooks));
+    summary.samples_run += one.samples_run;
+    summary.samples_resumed += one.samples_resumed;
+    summary.outcomes_failed += one.outcomes_failed;
+    summary.cancelled = one.cancelled;
+  }
+  show_progress("", 1);
+  return summary;
+}
+
+// Each cache alone, once the shared runs are done. `caches`: those of each task of the plan.
+Result<SoloSummary> bench_solo(const BenchFlags& flags, const SoloSettings& settings, const std::vector<PlannedTask>& plan,
+                               const std::vector<TaskCaches>& caches, Store& store) {
+  std::vector<SoloWork> work;
+  for (const PlannedTask* task : solo_tasks(plan)) {
+    work.push_back({task, caches[static_cast<std::size_t>(task - plan.data())].specs});
+  }
+  const SoloProgram program = {"/proc/self/exe", settings, &interrupted()};
+  SoloHooks hooks;
+  hooks.cancel = &interrupted();
+  hooks.progress = show_solo_progress;
+  hooks.measure = [&](const PreparedSample& sample, const CacheSpec& spec, double limit_s) {
+    return run_alone(program, sample, spec, limit_s);
+  };
+  KV_ASSIGN(SoloSummary summary, run_solo(work, flags.solo, store, hooks));
+  show_progress("", 1);
+  for (const std::string& note : summary.notes) print_note(note);
+  if (summary.resumed > 0)
+    print_note(
+        fmt::format("{} runs of a cache alone were in {} already; {} were made now", summary.resumed, flags.out, summary.run));
+  return summary;
+}
+
 Status bench(BenchFlags& flags) {
   KV_ASSIGN(const Preset* preset, chosen_preset(flags));
   KV_ASSIGN(AskedCaches asked, asked_caches(flags.kv));
   const std::vector<AutoSpec>& wishes = asked.wishes;
   for (const std::string& task : flags.request.tasks) KV_TRY(make_task(task, flags.request.metric).status());
-  flags.request.question_position = flags.question_position == "unseen" ? QuestionPosition::kUnseen : QuestionPosition::kSeen;
+  flags.request.question_positions = asked_positions(flags.question_positions);
   FileSystem& files = FileSystem::real();
   EngineOptions options;
   KV_ASSIGN(options.model_path, resolve_model(flags.model.model));
@@ -195,7 +279,9 @@ Status bench(BenchFlags& flags) {
   options.fast_tier_bytes = flags.model.fast_tier_bytes;
   options.tier_directory = flags.model.tier_directory;
   options.cancel = &interrupted();
+  const double opening = Clock::real().seconds();
   KV_ASSIGN(std::unique_ptr<Engine> engine, Engine::open(options));
+  const double open_s = Clock::real().seconds() - opening;
   KV_ASSIGN(const Work work, plan_work(flags, preset, asked, *engine));
   const std::vector<CacheSpec>& specs = work.specs;
   const std::vector<PlannedTask>& plan = work.plan;
@@ -204,42 +290,31 @@ Status bench(BenchFlags& flags) {
     if (!task.skipped.empty()) {
       print_note(fmt::format("{}: {} records used, {} lines left out", task.task, task.samples.size(), task.skipped.size()));
     }
+    if (!task.note.empty()) print_note(task.note);
   }
   std::vector<TaskCaches> caches;
   AutoSite site;
   site.model = flags.model.model;
   site.model_path = options.model_path;
   site.threads = options.threads;
-  site.workload.sealed_before_question = flags.request.question_position == QuestionPosition::kUnseen;
   for (const PlannedTask& task : plan) {
     KV_ASSIGN(TaskCaches one, caches_of_task(specs, wishes, site, task));
     caches.push_back(std::move(one));
   }
   if (flags.dry_run) {
-    KV_ASSIGN(const RunRates rates, probe_rates(*engine));
-    print_dry_run(plan, specs, estimate_run(plan, specs, engine->shape(), rates));
+    KV_ASSIGN(const RunRates rates, probe_rates(*engine, open_s));
+    print_dry_run(plan, specs, estimate_run(plan, specs, engine->shape(), rates, flags.solo));
     return {};
   }
   KV_ASSIGN(RunRecord run, run_record(flags, *engine, options.model_path));
   KV_ASSIGN(Store store, Store::open(files, flags.out, run));
-  BenchmarkHooks hooks;
-  hooks.cancel = &interrupted();
-  hooks.progress = show_bench_progress;
-  hooks.measure = [&](const PreparedSample& sample, std::span<const CacheSpec> missing, const Engine::Progress& progress) {
-    return measure_sample(*engine, sample, missing, flags.request.question_position, progress);
-  };
-  BenchmarkSummary summary;
-  if (wishes.empty()) {
-    KV_ASSIGN(summary, run_benchmark(plan, specs, store, hooks));
+  KV_ASSIGN(const BenchmarkSummary summary, bench_shared(*engine, plan, caches, wishes.empty(), store));
+  SoloSummary solo;
+  if (flags.solo > 0 && !summary.cancelled) {
+    engine.reset();  // a cache alone is alone in memory, too
+    const SoloSettings settings = {options.model_path, options.threads, options.fast_tier_bytes, options.tier_directory};
+    KV_ASSIGN(solo, bench_solo(flags, settings, plan, caches, store));
   }
-  for (std::size_t i = 0; i < plan.size() && !wishes.empty() && !summary.cancelled; ++i) {
-    KV_ASSIGN(const BenchmarkSummary one, run_benchmark(std::span(plan).subspan(i, 1), caches[i].specs, store, hooks));
-    summary.samples_run += one.samples_run;
-    summary.samples_resumed += one.samples_resumed;
-    summary.outcomes_failed += one.outcomes_failed;
-    summary.cancelled = one.cancelled;
-  }
-  show_progress("", 1);
   KV_ASSIGN(StoredResults results, store.load());
   if (!wishes.empty()) {
     KV_ASSIGN(const std::vector<EvidenceCell> evidence, store.evidence());
@@ -250,11 +325,15 @@ Status bench(BenchFlags& flags) {
   if (summary.samples_resumed > 0)
     print_note(
         fmt::format("{} samples were in {} already; {} were run now", summary.samples_resumed, flags.out, summary.samples_run));
-  if (summary.cancelled)
+  if (summary.cancelled || solo.cancelled)
     return cancelled(fmt::format("interrupted; what was finished is in {}, and the same command goes on from there", flags.out));
   if (summary.outcomes_failed > 0) {
     return internal_error(fmt::format(
         "{} answers failed, for the reasons given with the table; the same command tries them again", summary.outcomes_failed));
+  }
+  if (solo.failed > 0) {
+    return internal_error(fmt::format(
+        "{} runs of a cache alone failed, for the reasons given with the table; the same command tries them again", solo.failed));
   }
   return {};
 }
@@ -277,10 +356,18 @@ void add_bench(CLI::App& app, Action* action) {
   command->add_option("--samples", flags->request.samples, "prompts per task and context (default: the task's own)")
       ->check(at_least(1));
   command
-      ->add_option("--question-position", flags->question_position,
-                   "seen: the cache is sealed after the question; unseen: before it")
+      ->add_option("--question-position", flags->question_positions,
+                   "seen: the cache is sealed after the question; unseen: before it; both: once each, compared in the report")
+      ->default_str("seen")
+      ->check(CLI::IsMember({"seen", "unseen", "both"}));
+  command
+      ->add_option(
+          "--solo", flags->solo,
+          fmt::format("also time every cache alone, in a process of its own, this often per task and context; {} or more "
+                      "(0: only the times that all caches share)",
+                      kSoloRepeats))
       ->capture_default_str()
-      ->check(CLI::IsMember({"seen", "unseen"}));
+      ->check(at_least(0));
   command->add_option("--data", flags->request.data_dir, "folder that holds longbench/, haystack/, ... (kvartet data check)");
   command->add_option("--seed", flags->request.seed, "of the generated tasks")->capture_default_str();
   command->add_flag("--dry-run", flags->dry_run, "only say what would be run");

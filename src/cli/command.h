@@ -70,6 +70,7 @@ void add_explain(CLI::App& app, Action* action);
 void add_lists(CLI::App& app, Action* action);  // methods, tasks, model
 void add_data(CLI::App& app, Action* action);
 void add_bench(CLI::App& app, Action* action);
+void add_solo_child(CLI::App& app, Action* action);  // for bench --solo only
 void add_report(CLI::App& app, Action* action);
 void add_fidelity(CLI::App& app, Action* action);
 void add_score(CLI::App& app, Action* action);

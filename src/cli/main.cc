@@ -34,6 +34,7 @@ int run(int argc, char** argv) {
   Action action;
   add_run(app, &action);
   add_bench(app, &action);
+  add_solo_child(app, &action);
   add_fidelity(app, &action);
   add_speed(app, &action);
   add_score(app, &action);

@@ -25,7 +25,8 @@ std::string full_name(const CLI::App& command) {
 // The name of a command is missing or is none.
 std::string no_command(const CLI::App& command, const std::vector<std::string>& words) {
   std::vector<std::string_view> names;
-  for (const CLI::App* sub : command.get_subcommands([](const CLI::App*) { return true; })) names.emplace_back(sub->get_name());
+  const auto for_people = [](const CLI::App* sub) { return !sub->get_group().empty(); };
+  for (const CLI::App* sub : command.get_subcommands(for_people)) names.emplace_back(sub->get_name());
   auto word = words.begin();
   if (command.get_parent() != nullptr) {
     word = std::find(words.begin(), words.end(), command.get_name());

@@ -5,12 +5,13 @@
 #include <cmath>
 #include <map>
 #include <optional>
-#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "results/outcome_check.h"
 #include "results/paired.h"
 #include "results/store.h"
+#include "results/store_schema.h"
 
 namespace kvartet {
 namespace {
@@ -23,7 +24,7 @@ struct Seen {
   std::optional<double> score;
 };
 
-using CellKey = std::tuple<std::string, int, std::string>;  // task, context, spec
+using CellKey = std::pair<Cell, std::string>;  // and the cache
 
 struct Tally {
   EvidenceCell cell;
@@ -32,15 +33,14 @@ struct Tally {
 };
 
 // Pairs one sample's caches with its `full`; a sample without `full` says nothing about losses.
-void tally_sample(const std::string& task, int context, int prompt_tokens, const std::vector<Seen>& seen,
-                  std::map<CellKey, Tally>* tallies) {
+void tally_sample(const Cell& cell, int prompt_tokens, const std::vector<Seen>& seen, std::map<CellKey, Tally>* tallies) {
   const Seen* full = nullptr;
   for (const Seen& s : seen)
     if (s.spec == "full") full = &s;
   if (full == nullptr) return;
   for (const Seen& s : seen) {
     if (&s == full) continue;
-    Tally& tally = (*tallies)[{task, context, s.spec}];
+    Tally& tally = (*tallies)[{cell, s.spec}];
     tally.prompt_tokens += prompt_tokens;
     ++tally.samples;
     if (s.nats && full->nats) tally.cell.nats.add(*full->nats - *s.nats);
@@ -83,32 +83,29 @@ Result<std::vector<EvidenceCell>> Store::evidence() {
   }
 
   // In the order of the primary key: one pass, one sample's caches side by side.
-  KV_ASSIGN(Statement row,
-            database_.prepare("SELECT task, context, sample, spec, gold_log_likelihood, score FROM outcomes WHERE error = '' "
-                              "ORDER BY task, context, sample, spec"));
+  KV_ASSIGN(const std::string position, position_column("outcomes"));
+  KV_ASSIGN(Statement row, database_.prepare(fmt::format(
+                               "SELECT task, context, sample, {0} AS position, spec, gold_log_likelihood, score FROM outcomes "
+                               "WHERE error = '' ORDER BY task, context, position, sample, spec",
+                               position)));
+  // The same prompt for both positions of its question.
   KV_ASSIGN(Statement length,
             database_.prepare("SELECT prompt_tokens FROM samples WHERE task = ? AND context = ? AND sample = ?"));
   std::map<CellKey, Tally> tallies;
-  std::string task;
-  std::string sample;
-  int context = -1;
+  SampleKey sample;
   int prompt_tokens = 0;
   std::vector<Seen> seen;
   for (;;) {
     KV_ASSIGN(const bool more, row.step());
     if (!more) break;
-    std::string next_task = row.text();
-    const int next_context = static_cast<int>(row.integer());
-    std::string next_sample = row.text();
-    if (next_sample != sample || next_context != context || next_task != task) {
-      tally_sample(task, context, prompt_tokens, seen, &tallies);
+    SampleKey next = read_key(row);
+    if (next != sample) {
+      tally_sample(sample.cell(), prompt_tokens, seen, &tallies);
       seen.clear();
-      task = std::move(next_task);
-      context = next_context;
-      sample = std::move(next_sample);
+      sample = std::move(next);
       length.reset();
-      KV_ASSIGN(const bool known, length.bind(task).bind(context).bind(sample).step());
-      prompt_tokens = known ? static_cast<int>(length.integer()) : context;
+      KV_ASSIGN(const bool known, length.bind(sample.task).bind(sample.context).bind(sample.sample).step());
+      prompt_tokens = known ? static_cast<int>(length.integer()) : sample.context;
     }
     Seen one;
     one.spec = row.text();
@@ -123,7 +120,7 @@ Result<std::vector<EvidenceCell>> Store::evidence() {
     }
     seen.push_back(std::move(one));
   }
-  tally_sample(task, context, prompt_tokens, seen, &tallies);
+  tally_sample(sample.cell(), prompt_tokens, seen, &tallies);
 
   std::vector<EvidenceCell> cells;
   for (auto& [key, tally] : tallies) {
@@ -131,9 +128,11 @@ Result<std::vector<EvidenceCell>> Store::evidence() {
     if (!runs.empty()) {
       cell.model_hash = runs.front().identity.model_hash;
       cell.model_name = runs.front().identity.model_name;
-      cell.parameters = runs.front().identity.parameters;
     }
-    std::tie(cell.task, cell.context, cell.spec) = key;
+    cell.parameters = fmt::format("question={}", question_position_name(key.first.position));
+    cell.task = key.first.task;
+    cell.context = key.first.context;
+    cell.spec = key.second;
     cell.metric = metric_of[cell.task];
     cell.prompt_tokens = static_cast<int>(std::lround(tally.prompt_tokens / tally.samples));
     cells.push_back(std::move(cell));

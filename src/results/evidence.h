@@ -1,4 +1,5 @@
-// What a results store says about quality, as statistics: one cell per (task, context, cache), paired with `full`.
+// What a results store says about quality, as statistics: one cell per (task, context, position of the question, cache), paired
+// with `full`.
 //
 // This is to the planner what table statistics are to a query planner: a few numbers instead of the rows.
 #pragma once
@@ -23,7 +24,7 @@ struct Moments {
 struct EvidenceCell {
   std::string model_hash;
   std::string model_name;
-  std::string parameters;  // RunIdentity::parameters: "question=seen"
+  std::string parameters;  // "question=seen" or "question=unseen"
   std::string task;
   std::string metric;
   int context = 0;

@@ -8,6 +8,7 @@
 #include <ctime>
 #include <fstream>
 #include <iterator>
+#include <string_view>
 
 #include "core/parallel_for.h"
 

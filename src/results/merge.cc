@@ -25,6 +25,7 @@ class Merger {
   Status add_sample(const std::string& folder, SampleRecord sample);
   std::int64_t number_of(const RunRecord& run);
   void add_outcome(Outcome outcome);
+  void add_solo(SoloRun solo);
 
   MergedResults merged_;
   std::string first_folder_;  // the first with a run
@@ -33,6 +34,7 @@ class Merger {
   std::map<RunKey, std::int64_t> runs_;
   std::map<std::string, std::size_t> caches_;
   std::map<OutcomeKey, std::size_t> outcomes_;
+  std::map<std::pair<OutcomeKey, int>, std::size_t> solo_;  // and the repeat
 };
 
 Status Merger::check_identity(const std::string& folder, const RunIdentity& theirs) {
@@ -109,6 +111,16 @@ void Merger::add_outcome(Outcome outcome) {
   if (known.failed() && !outcome.failed()) known = std::move(outcome);
 }
 
+void Merger::add_solo(SoloRun solo) {
+  auto& list = merged_.results.solo;
+  const auto [it, fresh] = solo_.try_emplace({{solo.key, solo.spec}, solo.repeat}, list.size());
+  if (fresh) {
+    list.push_back(std::move(solo));
+  } else if (list[it->second].failed() && !solo.failed()) {
+    list[it->second] = std::move(solo);
+  }
+}
+
 Status Merger::add(const std::string& folder, StoredResults part) {
   std::map<std::int64_t, std::int64_t> numbers;  // their run -> ours
   for (const RunRecord& run : part.runs) {
@@ -122,6 +134,10 @@ Status Merger::add(const std::string& folder, StoredResults part) {
     outcome.run = numbers[outcome.run];
     add_outcome(std::move(outcome));
   }
+  for (SoloRun& solo : part.solo) {
+    solo.run = numbers[solo.run];
+    add_solo(std::move(solo));
+  }
   return {};
 }
 
@@ -133,10 +149,16 @@ MergedResults Merger::finish() {
   std::map<SampleKey, int> ordinals;
   for (const SampleRecord& s : merged_.results.samples) ordinals[s.key] = s.ordinal;
   std::ranges::stable_sort(merged_.results.samples, {}, [&](const SampleRecord& s) {
-    return std::tuple(task_order(s.key.task), s.key.task, s.key.context, s.ordinal, s.key.sample);
+    return std::tuple(task_order(s.key.task), s.key.task, s.key.context, s.key.position, s.ordinal, s.key.sample);
   });
   std::ranges::stable_sort(merged_.results.outcomes, {}, [&](const Outcome& o) {
-    return std::tuple(task_order(o.key.task), o.key.task, o.key.context, ordinals[o.key], o.key.sample, caches_.at(o.spec));
+    return std::tuple(task_order(o.key.task), o.key.task, o.key.context, o.key.position, ordinals[o.key], o.key.sample,
+                      caches_.at(o.spec));
+  });
+  std::ranges::stable_sort(merged_.results.solo, {}, [&](const SoloRun& s) {
+    const auto cache = caches_.find(s.spec);
+    const std::size_t place = cache == caches_.end() ? caches_.size() : cache->second;
+    return std::tuple(task_order(s.key.task), s.key.task, s.key.context, s.key.position, s.key.sample, place, s.repeat);
   });
   return std::move(merged_);
 }

@@ -8,12 +8,8 @@ namespace {
 StoredResults part(std::initializer_list<int> samples, const std::string& spec, std::int64_t process = 1) {
   StoredResults r;
   RunRecord run;
-  run.identity = {.model_hash = "00ff",
-                  .model_name = "tiny",
-                  .model_shape = "s",
-                  .seed = 1,
-                  .parameters = "question=seen",
-                  .version = "0.1.0"};
+  run.identity = {
+      .model_hash = "00ff", .model_name = "tiny", .model_shape = "s", .seed = 1, .parameters = "rows=1", .version = "0.1.0"};
   run.machine.cpu = "cpu";
   run.started = "2025-01-01T00:00:00Z";
   run.process = process;
@@ -85,6 +81,41 @@ TEST(Merge, KnowledgeOfANewerFolderFillsWhatAnOldOneLacks) {
   EXPECT_EQ(m.results.samples[0].depths_json, "[0.5]");
 }
 
+// One folder has the questions seen, the other unseen: they are other samples of the same prompts.
+TEST(Merge, PositionsOfTheQuestionStandSideBySide) {
+  StoredResults unseen = part({0, 1}, "full", 2);
+  for (SampleRecord& s : unseen.samples) s.key.position = QuestionPosition::kUnseen;
+  for (Outcome& o : unseen.outcomes) o.key.position = QuestionPosition::kUnseen;
+  const MergedResults m = merged(unseen, part({0, 1}, "full", 1)).value();
+  EXPECT_EQ(m.repeated, 0);
+  ASSERT_EQ(m.results.samples.size(), 4U);
+  ASSERT_EQ(m.results.outcomes.size(), 4U);
+  EXPECT_EQ(m.results.outcomes[1].key.position, QuestionPosition::kSeen);
+  EXPECT_EQ(m.results.outcomes[2].key.position, QuestionPosition::kUnseen);
+  EXPECT_EQ(parameters_text(m.results), "question=seen+unseen, rows=1");
+}
+
+TEST(Merge, RunsAloneComeAlong) {
+  StoredResults a = part({0}, "full", 1);
+  StoredResults b = part({0}, "full", 2);
+  SoloRun solo;
+  solo.key = a.samples[0].key;
+  solo.spec = "full";
+  solo.run = 7;
+  for (const int repeat : {1, 0}) {
+    solo.repeat = repeat;
+    b.solo.push_back(solo);
+  }
+  solo.error = "killed";
+  a.solo = {solo};  // repeat 0
+  const MergedResults m = merged(a, b).value();
+  ASSERT_EQ(m.results.solo.size(), 2U);
+  EXPECT_EQ(m.results.solo[0].repeat, 0);
+  EXPECT_FALSE(m.results.solo[0].failed());
+  EXPECT_EQ(m.results.solo[1].repeat, 1);
+  EXPECT_EQ(m.results.solo[0].run, m.results.runs[1].id);
+}
+
 TEST(Merge, RefusesWhatDoesNotMatchAndSaysWhich) {
   const auto refused = [](const StoredResults& other, std::initializer_list<const char*> words) {
     const Result<MergedResults> r = merged(part({0}, "full"), other);
@@ -101,8 +132,8 @@ TEST(Merge, RefusesWhatDoesNotMatchAndSaysWhich) {
   other.runs[0].identity.seed = 9;
   refused(other, {"seed", "1", "9"});
   other = part({0}, "full");
-  other.runs[0].identity.parameters = "question=unseen";
-  refused(other, {"question=seen", "question=unseen"});
+  other.runs[0].identity.parameters = "rows=2";
+  refused(other, {"rows=1", "rows=2"});
   other = part({0}, "full");
   other.runs[0].identity.version = "9.9.9";
   refused(other, {"version", "0.1.0", "9.9.9"});

@@ -44,7 +44,8 @@ PairedInterval count_interval(std::span<const double> d, PairedInterval out) {
 
 ScoreKind score_kind(std::string_view metric) {
   constexpr std::array<std::string_view, 2> kMeasured = {"rouge", "code_sim"};
-  const bool measured = std::any_of(kMeasured.begin(), kMeasured.end(), [&](std::string_view m) { return metric.starts_with(m); });
+  const bool measured =
+      std::any_of(kMeasured.begin(), kMeasured.end(), [&](std::string_view m) { return metric.starts_with(m); });
   return measured ? ScoreKind::kMeasurement : ScoreKind::kCount;
 }
 

@@ -26,8 +26,8 @@ TEST(Paired, MeasurementIntervalByHand) {
   EXPECT_NEAR(i.mean, -0.03, 1e-12);
   EXPECT_NEAR(i.high, -0.03 + 2.776445 * 0.00707107, 1e-6);
   EXPECT_NEAR(i.low, -0.03 - 2.776445 * 0.00707107, 1e-6);
-  EXPECT_EQ(verdict_of(i, 0.05), Verdict::kSame);    // [-0.0496, -0.0104] lies within +-0.05: too small to matter
-  EXPECT_EQ(verdict_of(i, 0.04), Verdict::kWorse);   // excludes 0 and reaches past the margin
+  EXPECT_EQ(verdict_of(i, 0.05), Verdict::kSame);   // [-0.0496, -0.0104] lies within +-0.05: too small to matter
+  EXPECT_EQ(verdict_of(i, 0.04), Verdict::kWorse);  // excludes 0 and reaches past the margin
 }
 
 TEST(Paired, CountIntervalByHand) {

@@ -28,12 +28,8 @@ class PlannerStoreTest : public ::testing::Test {
 
   static RunRecord run() {
     RunRecord r;
-    r.identity = {.model_hash = "00ff",
-                  .model_name = "tiny",
-                  .model_shape = "2 layers",
-                  .seed = 1,
-                  .parameters = "question=seen",
-                  .version = "0.1.0"};
+    r.identity = {
+        .model_hash = "00ff", .model_name = "tiny", .model_shape = "2 layers", .seed = 1, .parameters = "", .version = "0.1.0"};
     r.machine = {.cpu = "cpu", .cores = 2, .memory_bytes = 1, .compiler = "g++"};
     r.started = "2025-01-01T00:00:00Z";
     return r;

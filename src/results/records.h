@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "results/machine.h"
@@ -20,8 +21,8 @@ struct RunIdentity {
   std::string model_name;   // for people; not compared
   std::string model_shape;  // "llama, 30 layers, ..."; not compared, it follows from the hash
   std::uint64_t seed = 1;
-  std::string parameters;   // whatever else shapes every sample: "question=seen"
-  std::string version;      // of Kvartet
+  std::string parameters;  // whatever else shapes every sample; empty so far
+  std::string version;     // of Kvartet
 };
 
 struct RunRecord {
@@ -33,27 +34,46 @@ struct RunRecord {
   std::int64_t id = 0;       // number within the store, given by it
 };
 
+// Where the question stands when a cache is sealed.
+enum class QuestionPosition : std::uint8_t {
+  kSeen,    // the caches are sealed after the whole prompt
+  kUnseen,  // sealed after the document; the question comes as an extension
+};
+const char* question_position_name(QuestionPosition position);  // "seen", "unseen"
+std::optional<QuestionPosition> find_question_position(std::string_view name);
+
+// The prompts that stand in one table, and are compared with each other only.
+struct Cell {
+  std::string task;  // canonical task spec
+  int context = 0;   // tokens asked for: prompt and answer together
+  QuestionPosition position = QuestionPosition::kSeen;
+  auto operator<=>(const Cell&) const = default;
+};
+
+// One prompt, sealed in one way. The same prompt with its question seen and unseen is two samples of the same id and hash.
 struct SampleKey {
-  std::string task;   // canonical task spec
-  int context = 0;    // tokens asked for: prompt and answer together
-  std::string sample; // the task's own id
+  std::string task;
+  int context = 0;
+  std::string sample;  // the task's own id
+  QuestionPosition position = QuestionPosition::kSeen;
   auto operator<=>(const SampleKey&) const = default;
+  Cell cell() const { return {task, context, position}; }
 };
 
 inline constexpr std::size_t kQuestionBytes = 2000;
 
 struct SampleRecord {
   SampleKey key;
-  int ordinal = 0;             // place within the task, for a stable order
-  std::string prompt_hash;     // hash_tokens() of the rendered prompt: every cache saw these ids
+  int ordinal = 0;          // place within the task, for a stable order
+  std::string prompt_hash;  // hash_tokens() of the rendered prompt: every cache saw these ids
   int prompt_tokens = 0;
-  int dropped_tokens = 0;      // by middle truncation
+  int dropped_tokens = 0;  // by middle truncation
   int gold_tokens = 0;
-  int length = 0;              // LongBench's `length`
-  std::string answers_json;    // JSON array of strings
-  std::string classes_json;    // JSON array of strings, or "null"
-  std::string question;        // what was asked, for people; cut at kQuestionBytes. Empty in stores of format 1
-  std::string depths_json;     // JSON array: where in the document the facts stand, 0 first .. 1 last; "" when unknown
+  int length = 0;            // LongBench's `length`
+  std::string answers_json;  // JSON array of strings
+  std::string classes_json;  // JSON array of strings, or "null"
+  std::string question;      // what was asked, for people; cut at kQuestionBytes. Empty in stores of format 1
+  std::string depths_json;   // JSON array: where in the document the facts stand, 0 first .. 1 last; "" when unknown
 };
 
 struct Outcome {
@@ -64,25 +84,48 @@ struct Outcome {
   std::string prediction;
   std::optional<double> score;                // [0, 1]; none for tasks without free-running score
   std::optional<double> gold_log_likelihood;  // natural log, mean per gold token
-  double ttft_s = 0;        // prefill + own compression + first token
-  bool shared = false;      // prefill and decode steps were shared with other caches
+  double ttft_s = 0;                          // prefill + own compression + first token
+  bool shared = false;                        // prefill and decode steps were shared with other caches
   double prefill_s = 0;
   double compress_s = 0;
   double decode_tokens_per_s = 0;  // (n - 1) / (last - first); 0: fewer than two tokens
   std::int64_t live_bytes = 0;     // after prefill
   std::int64_t allocated_bytes = 0;
-  std::int64_t fast_bytes = 0;     // allocated in the fast tier (RAM)
-  std::int64_t f16_bytes = 0;      // what the same live tokens take in f16
-  std::int64_t end_live_bytes = 0; // after the last generated token
+  std::int64_t fast_bytes = 0;      // allocated in the fast tier (RAM)
+  std::int64_t f16_bytes = 0;       // what the same live tokens take in f16
+  std::int64_t end_live_bytes = 0;  // after the last generated token
   std::int64_t end_allocated_bytes = 0;
   std::int64_t end_fast_bytes = 0;
   std::int64_t end_f16_bytes = 0;
-  double rows_kept = 0;            // mean over layers and heads, after prefill
-  bool acted = false;              // has the cache dropped or shortened anything?
+  double rows_kept = 0;  // mean over layers and heads, after prefill
+  bool acted = false;    // has the cache dropped or shortened anything?
   int completion_tokens = 0;
   std::string finish_reason;
-  std::string token_gaps_json;     // JSON array of ms between consecutive tokens; "" when unknown (stores of format 1)
-  std::int64_t run = 0;            // RunRecord::id, given by the store
+  std::string token_gaps_json;  // JSON array of ms between consecutive tokens; "" when unknown (stores of format 1)
+  std::int64_t run = 0;         // RunRecord::id, given by the store
+
+  bool failed() const { return !error.empty(); }
+};
+
+// One cache alone on one prompt, timed in a process of its own (compression.md 14).
+struct SoloRun {
+  SampleKey key;
+  std::string spec;
+  int repeat = 0;     // 0 .. N-1
+  std::string error;  // not empty: it failed, and this sentence says why; the figures below mean nothing
+
+  std::string text;  // must be what the same cache wrote in company; the report says when it is not
+  std::string finish_reason;
+  int completion_tokens = 0;
+  double ttft_s = 0;  // from the token ids to the first token: prefill, sealing, sampling
+  double prefill_s = 0;
+  double compress_s = 0;
+  double decode_tokens_per_s = 0;      // (n - 1) / (last - first); 0: fewer than two tokens
+  double end_to_end_tokens_per_s = 0;  // n / (last - begin of the prefill); 0: no token
+  std::string token_gaps_json;         // JSON array of ms between consecutive tokens
+  std::int64_t peak_rss_bytes = 0;     // most memory the process ever had resident, weights included; 0: unknown
+  std::int64_t weight_bytes = 0;       // held weights, converted copies included
+  std::int64_t run = 0;                // RunRecord::id, given by the store
 
   bool failed() const { return !error.empty(); }
 };
@@ -92,12 +135,17 @@ struct StoredTask {
   std::string metric;
 };
 
-// Everything in a store. Samples by (task, context, ordinal), outcomes by (task, context, ordinal, first seen spec).
+// Everything in a store. Samples by (task, context, position, ordinal), outcomes and solo runs likewise, then by first seen spec
+// and repeat.
 struct StoredResults {
   std::vector<RunRecord> runs;
   std::vector<StoredTask> tasks;
   std::vector<SampleRecord> samples;
   std::vector<Outcome> outcomes;
+  std::vector<SoloRun> solo;
 };
+
+// "question=seen", "question=unseen", "question=seen+unseen", and RunIdentity::parameters where there are any.
+std::string parameters_text(const StoredResults& results);
 
 }  // namespace kvartet

@@ -3,130 +3,26 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
-#include <map>
 #include <utility>
 
 #include "results/outcome_check.h"
+#include "results/store_schema.h"
 
 namespace kvartet {
 namespace {
 
-constexpr std::int64_t kApplicationId = 0x4b564152;  // "KVAR": tells our file from any other SQLite file
-constexpr std::int64_t kFormatVersion = 2;
-constexpr std::int64_t kOldestFormat = 1;
-
-// No write-ahead log: it needs shared memory, which network folders of a cluster do not offer.
-constexpr const char* kSchema = R"sql(
-CREATE TABLE runs(
-  run INTEGER PRIMARY KEY,
-  model_hash TEXT NOT NULL, model_name TEXT NOT NULL, model_shape TEXT NOT NULL,
-  seed TEXT NOT NULL, parameters TEXT NOT NULL, version TEXT NOT NULL,
-  cpu TEXT NOT NULL, cores INTEGER NOT NULL, memory_bytes INTEGER NOT NULL, compiler TEXT NOT NULL,
-  threads INTEGER NOT NULL, started TEXT NOT NULL, process INTEGER NOT NULL,
-  UNIQUE(cpu, started, process)
-) STRICT;
-CREATE TABLE tasks(ordinal INTEGER PRIMARY KEY, task TEXT NOT NULL UNIQUE, metric TEXT NOT NULL) STRICT;
-CREATE TABLE caches(ordinal INTEGER PRIMARY KEY, spec TEXT NOT NULL UNIQUE) STRICT;
-CREATE TABLE samples(
-  task TEXT NOT NULL, context INTEGER NOT NULL, sample TEXT NOT NULL, ordinal INTEGER NOT NULL,
-  prompt_hash TEXT NOT NULL, prompt_tokens INTEGER NOT NULL, dropped_tokens INTEGER NOT NULL, gold_tokens INTEGER NOT NULL,
-  length INTEGER NOT NULL, answers TEXT NOT NULL, classes TEXT NOT NULL,
-  question TEXT NOT NULL, depths TEXT NOT NULL,
-  PRIMARY KEY(task, context, sample)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE outcomes(
-  task TEXT NOT NULL, context INTEGER NOT NULL, sample TEXT NOT NULL, spec TEXT NOT NULL, run INTEGER NOT NULL,
-  error TEXT NOT NULL, prediction TEXT NOT NULL, score REAL, gold_log_likelihood REAL,
-  ttft_s REAL NOT NULL, shared INTEGER NOT NULL, prefill_s REAL NOT NULL, compress_s REAL NOT NULL, decode_tokens_per_s REAL NOT NULL,
-  live_bytes INTEGER NOT NULL, allocated_bytes INTEGER NOT NULL, fast_bytes INTEGER NOT NULL, f16_bytes INTEGER NOT NULL,
-  end_live_bytes INTEGER NOT NULL, end_allocated_bytes INTEGER NOT NULL, end_fast_bytes INTEGER NOT NULL, end_f16_bytes INTEGER NOT NULL,
-  rows_kept REAL NOT NULL, acted INTEGER NOT NULL, completion_tokens INTEGER NOT NULL, finish_reason TEXT NOT NULL,
-  token_gaps_ms TEXT NOT NULL,
-  PRIMARY KEY(task, context, sample, spec)
-) STRICT, WITHOUT ROWID;
-)sql";
-
-// Format 1 lacked what the report shows: the question asked, the facts' depths, the time between tokens.
-constexpr const char* kFormat1To2 = R"sql(
-ALTER TABLE samples ADD COLUMN question TEXT NOT NULL DEFAULT '';
-ALTER TABLE samples ADD COLUMN depths TEXT NOT NULL DEFAULT '';
-ALTER TABLE outcomes ADD COLUMN token_gaps_ms TEXT NOT NULL DEFAULT '';
-)sql";
-
 constexpr const char* kOutcomeColumns =
-    "task, context, sample, spec, error, prediction, score, gold_log_likelihood, ttft_s, shared, prefill_s, compress_s, "
+    "task, context, sample, question_position, spec, error, prediction, score, gold_log_likelihood, ttft_s, shared, prefill_s, "
+    "compress_s, "
     "decode_tokens_per_s, live_bytes, allocated_bytes, fast_bytes, f16_bytes, end_live_bytes, end_allocated_bytes, "
     "end_fast_bytes, "
     "end_f16_bytes, rows_kept, acted, completion_tokens, finish_reason, run, token_gaps_ms";
 
-Result<std::int64_t> single_integer(Database& database, std::string_view sql) {
-  KV_ASSIGN(Statement statement, database.prepare(sql));
-  KV_ASSIGN(const bool row, statement.step());
-  return row ? statement.integer() : 0;
-}
-
 std::string store_path(const std::string& directory) { return directory + "/" + kStoreFile; }
-
-Status damaged(const std::string& path, const std::string& what) {
-  return bad_input(fmt::format("{} is not a Kvartet results file or is damaged: {}; choose another folder.", path, what));
-}
-
-// Our five tables and nothing that acts by itself: a view could take forever, a trigger could change what is written.
-Status check_schema(Database& database, const std::string& path) {
-  KV_ASSIGN(const std::int64_t ours,
-            single_integer(database,
-                           "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name IN ('runs', 'tasks', 'caches', "
-                           "'samples', 'outcomes') AND sql NOT LIKE '%VIRTUAL%'"));
-  if (ours != 5) return damaged(path, fmt::format("it has {} of the 5 tables", ours));
-  KV_ASSIGN(const std::int64_t foreign,
-            single_integer(database, "SELECT count(*) FROM sqlite_schema WHERE type NOT IN ('table', 'index')"));
-  if (foreign != 0) return damaged(path, "it has views or triggers, which Kvartet never writes");
-  return {};
-}
-
-Result<std::int64_t> format_of(Database& database, const std::string& path) {
-  KV_ASSIGN(const std::int64_t application, single_integer(database, "PRAGMA application_id"));
-  KV_ASSIGN(const std::int64_t version, single_integer(database, "PRAGMA user_version"));
-  KV_ASSIGN(const std::int64_t objects, single_integer(database, "SELECT count(*) FROM sqlite_schema"));
-  if (application == 0 && version == 0 && objects == 0) {  // what a full disk leaves: made, but not a byte could be written
-    return bad_input(fmt::format(
-        "{} holds no results: the command that made it ended before it could write any (was the disk full?); repeat that "
-        "command.",
-        path));
-  }
-  if (application != kApplicationId) {
-    return bad_input(fmt::format("{} is a database of another program, not Kvartet results; choose another folder.", path));
-  }
-  if (version < kOldestFormat || version > kFormatVersion) {
-    return bad_input(
-        fmt::format("{} has format {}, this Kvartet reads formats {} to {}; use the version that wrote it or another folder.",
-                    path, version, kOldestFormat, kFormatVersion));
-  }
-  KV_TRY(check_schema(database, path));
-  return version;
-}
-
-Status make_schema(Database& database, const std::string& path) {
-  KV_ASSIGN(Transaction transaction, Transaction::begin(database));
-  KV_ASSIGN(const std::int64_t tables, single_integer(database, "SELECT count(*) FROM sqlite_schema"));
-  if (tables == 0) {
-    KV_TRY(database.execute(kSchema));
-    KV_TRY(
-        database.execute(fmt::format("PRAGMA application_id = {}; PRAGMA user_version = {};", kApplicationId, kFormatVersion)));
-    return transaction.commit();
-  }
-  KV_ASSIGN(const std::int64_t version, format_of(database, path));
-  if (version == kFormatVersion) return {};
-  KV_TRY(database.execute(kFormat1To2));
-  KV_TRY(database.execute(fmt::format("PRAGMA user_version = {};", kFormatVersion)));
-  return transaction.commit();
-}
 
 Outcome read_outcome(Statement& row) {
   Outcome o;
-  o.key.task = row.text();
-  o.key.context = static_cast<int>(row.integer());
-  o.key.sample = row.text();
+  o.key = read_key(row);
   o.spec = row.text();
   o.error = row.text();
   o.prediction = row.text();
@@ -170,7 +66,7 @@ Result<Store> Store::open(FileSystem& files, const std::string& directory, const
   const std::string path = store_path(directory);
   KV_ASSIGN(Database database, Database::open(path, Access::kReadWrite));
   KV_TRY(make_schema(database, path));
-  Store store(std::move(database), directory, kFormatVersion);
+  Store store(std::move(database), directory, kStoreFormat);
   KV_TRY(store.check_identity(run.identity));
   KV_ASSIGN(store.run_id_, store.add_run(run));
   return store;
@@ -225,7 +121,7 @@ Result<std::int64_t> Store::add_run(const RunRecord& run) {
   insert.bind(run.machine.cpu).bind(run.machine.cores).bind(run.machine.memory_bytes).bind(run.machine.compiler);
   insert.bind(run.threads).bind(run.started).bind(run.process);
   KV_ASSIGN(const bool row, insert.step());
-  if (!row) return damaged(store_path(directory_), "its table of runs takes no run");
+  if (!row) return damaged_store(store_path(directory_), "its table of runs takes no run");
   const std::int64_t id_of_run = insert.integer();
   // To the end: the row is only written once the statement has finished.
   KV_ASSIGN(const bool more, insert.step());
@@ -240,6 +136,7 @@ Status Store::add_task(const std::string& task, const std::string& metric) {
 
 Result<std::vector<std::string>> Store::missing(const SampleKey& key, const std::string& prompt_hash,
                                                 std::span<const std::string> specs) {
+  // With its question seen or unseen, a prompt is the same.
   KV_ASSIGN(Statement sample, database_.prepare("SELECT prompt_hash FROM samples WHERE task = ? AND context = ? AND sample = ?"));
   KV_ASSIGN(const bool known, sample.bind(key.task).bind(key.context).bind(key.sample).step());
   if (!known) return std::vector<std::string>(specs.begin(), specs.end());
@@ -251,20 +148,22 @@ Result<std::vector<std::string>> Store::missing(const SampleKey& key, const std:
                     directory_, key.sample, key.task, key.context, stored, prompt_hash));
   }
   KV_ASSIGN(Statement done,
-            database_.prepare("SELECT 1 FROM outcomes WHERE task = ? AND context = ? AND sample = ? AND spec = ? AND "
-                              "error = ''"));
+            database_.prepare(fmt::format("SELECT 1 FROM outcomes WHERE {} AND spec = ? AND error = ''", kThisSample)));
   std::vector<std::string> out;
   for (const std::string& spec : specs) {
     done.reset();
-    KV_ASSIGN(const bool there, done.bind(key.task).bind(key.context).bind(key.sample).bind(spec).step());
+    KV_ASSIGN(const bool there, bind_key(done, key).bind(spec).step());
     if (!there) out.push_back(spec);
   }
   return out;
 }
 
 Status Store::put_sample(const SampleRecord& s) {
-  KV_ASSIGN(Statement insert, database_.prepare("INSERT OR IGNORE INTO samples VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"));
-  insert.bind(s.key.task).bind(s.key.context).bind(s.key.sample).bind(s.ordinal).bind(s.prompt_hash).bind(s.prompt_tokens);
+  KV_ASSIGN(Statement insert,
+            database_.prepare("INSERT OR IGNORE INTO samples(task, context, sample, question_position, ordinal, "
+                              "prompt_hash, prompt_tokens, dropped_tokens, gold_tokens, length, answers, classes, "
+                              "question, depths) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"));
+  bind_key(insert, s.key).bind(s.ordinal).bind(s.prompt_hash).bind(s.prompt_tokens);
   insert.bind(s.dropped_tokens).bind(s.gold_tokens).bind(s.length).bind(s.answers_json).bind(s.classes_json);
   insert.bind(s.question).bind(s.depths_json);
   return insert.run();
@@ -275,9 +174,9 @@ Status Store::put_outcome(const Outcome& o, std::int64_t run) {
   KV_TRY(cache.bind(o.spec).run());
   KV_ASSIGN(Statement insert, database_.prepare(fmt::format(
                                   "INSERT OR REPLACE INTO outcomes({}) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, "
-                                  "?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                                  "?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                                   kOutcomeColumns)));
-  insert.bind(o.key.task).bind(o.key.context).bind(o.key.sample).bind(o.spec).bind(o.error).bind(o.prediction);
+  bind_key(insert, o.key).bind(o.spec).bind(o.error).bind(o.prediction);
   insert.bind(o.score).bind(o.gold_log_likelihood).bind(o.ttft_s).flag(o.shared).bind(o.prefill_s).bind(o.compress_s);
   insert.bind(o.decode_tokens_per_s).bind(o.live_bytes).bind(o.allocated_bytes).bind(o.fast_bytes).bind(o.f16_bytes);
   insert.bind(o.end_live_bytes).bind(o.end_allocated_bytes).bind(o.end_fast_bytes).bind(o.end_f16_bytes).bind(o.rows_kept);
@@ -289,8 +188,8 @@ Status Store::finish_sample(const SampleRecord& sample, std::span<const Outcome>
   for (const Outcome& o : outcomes) {  // or no report could be made of this store any more
     if (has_possible_figures(o)) continue;
     return internal_error(
-        fmt::format("The figures measured for sample {} of {} through {} cannot be; nothing of the sample was stored.", o.key.sample,
-                    o.key.task, o.spec));
+        fmt::format("The figures measured for sample {} of {} through {} cannot be; nothing of the sample was stored.",
+                    o.key.sample, o.key.task, o.spec));
   }
   KV_ASSIGN(Transaction transaction, Transaction::begin(database_));
   KV_TRY(put_sample(sample));
@@ -314,13 +213,12 @@ Status Store::merge(FileSystem& files, const std::string& directory) {
     KV_TRY(put_sample(sample));
   }
   for (const Outcome& outcome : theirs.outcomes) {
-    KV_ASSIGN(Statement there,
-              database_.prepare("SELECT error FROM outcomes WHERE task = ? AND context = ? AND sample = ? AND spec = ?"));
-    const SampleKey& key = outcome.key;
-    KV_ASSIGN(const bool known, there.bind(key.task).bind(key.context).bind(key.sample).bind(outcome.spec).step());
+    KV_ASSIGN(Statement there, database_.prepare(fmt::format("SELECT error FROM outcomes WHERE {} AND spec = ?", kThisSample)));
+    KV_ASSIGN(const bool known, bind_key(there, outcome.key).bind(outcome.spec).step());
     const bool better = !known || (!there.text().empty() && !outcome.failed());
     if (better) KV_TRY(put_outcome(outcome, own_number[outcome.run]));
   }
+  KV_TRY(merge_solo(theirs.solo, own_number));
   return transaction.commit();
 }
 
@@ -337,6 +235,7 @@ Result<std::vector<RunRecord>> Store::load_runs() {
     run.identity.model_shape = row.text();
     run.identity.seed = std::strtoull(row.text().c_str(), nullptr, 10);
     run.identity.parameters = row.text();
+    if (format_ < 3) run.identity.parameters.clear();  // they said the position of the question, which samples say now
     run.identity.version = row.text();
     run.machine.cpu = row.text();
     run.machine.cores = static_cast<int>(row.integer());
@@ -350,21 +249,26 @@ Result<std::vector<RunRecord>> Store::load_runs() {
   }
 }
 
+Result<std::string> Store::position_column(std::string_view table) {
+  if (format_ >= 3) return fmt::format("{}.question_position", table);
+  KV_ASSIGN(const QuestionPosition position, position_of_old_store(database_));
+  return fmt::format("'{}'", question_position_name(position));
+}
+
 Result<std::vector<SampleRecord>> Store::load_samples() {
   const char* added = format_ == 1 ? "'', ''" : "question, depths";
+  KV_ASSIGN(const std::string position, position_column("s"));
   KV_ASSIGN(Statement row, database_.prepare(fmt::format(
-                               "SELECT s.task, context, sample, s.ordinal, prompt_hash, prompt_tokens, dropped_tokens, "
-                               "gold_tokens, length, answers, classes, {} FROM samples s LEFT JOIN tasks t USING(task) "
-                               "ORDER BY t.ordinal, context, s.ordinal",
-                               added)));
+                               "SELECT s.task, context, sample, {0} AS position, s.ordinal, prompt_hash, prompt_tokens, "
+                               "dropped_tokens, gold_tokens, length, answers, classes, {1} FROM samples s LEFT JOIN tasks t "
+                               "USING(task) ORDER BY t.ordinal, context, position, s.ordinal",
+                               position, added)));
   std::vector<SampleRecord> out;
   for (;;) {
     KV_ASSIGN(const bool more, row.step());
     if (!more) return out;
     SampleRecord s;
-    s.key.task = row.text();
-    s.key.context = static_cast<int>(row.integer());
-    s.key.sample = row.text();
+    s.key = read_key(row);
     s.ordinal = static_cast<int>(row.integer());
     s.prompt_hash = row.text();
     s.prompt_tokens = static_cast<int>(row.integer());
@@ -382,11 +286,15 @@ Result<std::vector<SampleRecord>> Store::load_samples() {
 Result<std::vector<Outcome>> Store::load_outcomes() {
   std::string columns = prefixed_columns("o.");
   if (format_ == 1) columns.replace(columns.rfind("o.token_gaps_ms"), std::string::npos, "''");
+  KV_ASSIGN(const std::string position, position_column("o"));
+  KV_ASSIGN(const std::string sample_position, position_column("s"));
+  constexpr std::string_view kStored = "o.question_position";
+  columns.replace(columns.find(kStored), kStored.size(), position);
   KV_ASSIGN(Statement row, database_.prepare(fmt::format(
                                "SELECT {} FROM outcomes o JOIN samples s ON s.task = o.task AND s.context = o.context AND "
-                               "s.sample = o.sample LEFT JOIN tasks t ON t.task = o.task JOIN caches c ON c.spec = o.spec "
-                               "ORDER BY t.ordinal, o.context, s.ordinal, c.ordinal",
-                               columns)));
+                               "{} = {} AND s.sample = o.sample LEFT JOIN tasks t ON t.task = o.task JOIN caches c ON "
+                               "c.spec = o.spec ORDER BY t.ordinal, o.context, {}, s.ordinal, c.ordinal",
+                               columns, sample_position, position, position)));
   std::vector<Outcome> out;
   for (;;) {
     KV_ASSIGN(const bool more, row.step());
@@ -394,8 +302,8 @@ Result<std::vector<Outcome>> Store::load_outcomes() {
     out.push_back(read_outcome(row));
     if (has_possible_figures(out.back())) continue;
     const Outcome& o = out.back();
-    return damaged(store_path(directory_),
-                   fmt::format("the figures of sample {} of {} through {} cannot be", o.key.sample, o.key.task, o.spec));
+    return damaged_store(store_path(directory_),
+                         fmt::format("the figures of sample {} of {} through {} cannot be", o.key.sample, o.key.task, o.spec));
   }
 }
 
@@ -413,6 +321,7 @@ Result<StoredResults> Store::load() {
   }
   KV_ASSIGN(out.samples, load_samples());
   KV_ASSIGN(out.outcomes, load_outcomes());
+  KV_ASSIGN(out.solo, load_solo());
   return out;
 }
 

@@ -4,8 +4,10 @@
 // unfinished one. A store holds runs of one identity only; stores of equal identity merge by key.
 #pragma once
 
+#include <map>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/file_system.h"
@@ -30,10 +32,14 @@ class Store {
 
   // Which of `specs` have no outcome for this sample yet, in the given order; failed ones count as missing, so that
   // repeating the command tries them again. kUsage: the sample is stored with another prompt, so the input has changed.
-  Result<std::vector<std::string>> missing(const SampleKey& key, const std::string& prompt_hash, std::span<const std::string> specs);
+  Result<std::vector<std::string>> missing(const SampleKey& key, const std::string& prompt_hash,
+                                           std::span<const std::string> specs);
 
   // All or nothing. An outcome replaces an earlier one of the same sample and spec.
   Status finish_sample(const SampleRecord& sample, std::span<const Outcome> outcomes);
+
+  // A run that is there is replaced.
+  Status finish_solo(const SoloRun& solo);
 
   // Takes over what `directory`'s store has and this one has not (and successes in place of failures).
   // kUsage: another run's, or another prompt under the same sample.
@@ -54,6 +60,10 @@ class Store {
   Result<std::vector<RunRecord>> load_runs();
   Result<std::vector<SampleRecord>> load_samples();
   Result<std::vector<Outcome>> load_outcomes();
+  Result<std::string> position_column(std::string_view table);  // an expression in SQL, whatever the format
+  Status put_solo(const SoloRun& solo, std::int64_t run);
+  Status merge_solo(std::span<const SoloRun> theirs, const std::map<std::int64_t, std::int64_t>& own_number);
+  Result<std::vector<SoloRun>> load_solo();
 
   Database database_;
   std::string directory_;

@@ -24,7 +24,11 @@ class StoreTest : public ::testing::Test {
 
   static RunRecord run(std::uint64_t seed = 1) {
     RunRecord r;
-    r.identity = {.model_hash = "00ff", .model_name = "tiny", .model_shape = "2 layers", .seed = seed, .parameters = "question=seen",
+    r.identity = {.model_hash = "00ff",
+                  .model_name = "tiny",
+                  .model_shape = "2 layers",
+                  .seed = seed,
+                  .parameters = "",
                   .version = "0.1.0"};
     r.machine = {.cpu = "cpu", .cores = 2, .memory_bytes = 1, .compiler = "g++"};
     r.threads = 2;
@@ -152,8 +156,8 @@ TEST_F(StoreTest, AForeignFolderIsRefusedWithTheFieldNamed) {
   other.identity.model_name = "big";
   refused(other, "model");
   other = run();
-  other.identity.parameters = "question=unseen";
-  refused(other, "question=unseen");
+  other.identity.parameters = "rows=2";
+  refused(other, "rows=2");
   other = run();
   other.identity.version = "9.9.9";
   refused(other, "9.9.9");
@@ -170,37 +174,183 @@ TEST_F(StoreTest, OtherFilesUnderTheNameAreBadInput) {
   EXPECT_EQ(Store::open_for_reading(FileSystem::real(), folder("none")).status().code(), Code::kBadInput);
 }
 
-// A store of format 1 is made from a new one by taking away what format 2 added.
-TEST_F(StoreTest, FormatOneIsReadAsItIsAndRenewedWhenWritten) {
+// Formats 1 and 2 as they were written.
+constexpr const char* kOldTables = R"sql(
+CREATE TABLE runs(
+  run INTEGER PRIMARY KEY,
+  model_hash TEXT NOT NULL, model_name TEXT NOT NULL, model_shape TEXT NOT NULL,
+  seed TEXT NOT NULL, parameters TEXT NOT NULL, version TEXT NOT NULL,
+  cpu TEXT NOT NULL, cores INTEGER NOT NULL, memory_bytes INTEGER NOT NULL, compiler TEXT NOT NULL,
+  threads INTEGER NOT NULL, started TEXT NOT NULL, process INTEGER NOT NULL,
+  UNIQUE(cpu, started, process)
+) STRICT;
+CREATE TABLE tasks(ordinal INTEGER PRIMARY KEY, task TEXT NOT NULL UNIQUE, metric TEXT NOT NULL) STRICT;
+CREATE TABLE caches(ordinal INTEGER PRIMARY KEY, spec TEXT NOT NULL UNIQUE) STRICT;
+CREATE TABLE samples(
+  task TEXT NOT NULL, context INTEGER NOT NULL, sample TEXT NOT NULL, ordinal INTEGER NOT NULL,
+  prompt_hash TEXT NOT NULL, prompt_tokens INTEGER NOT NULL, dropped_tokens INTEGER NOT NULL, gold_tokens INTEGER NOT NULL,
+  length INTEGER NOT NULL, answers TEXT NOT NULL, classes TEXT NOT NULL,
+  PRIMARY KEY(task, context, sample)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE outcomes(
+  task TEXT NOT NULL, context INTEGER NOT NULL, sample TEXT NOT NULL, spec TEXT NOT NULL, run INTEGER NOT NULL,
+  error TEXT NOT NULL, prediction TEXT NOT NULL, score REAL, gold_log_likelihood REAL,
+  ttft_s REAL NOT NULL, shared INTEGER NOT NULL, prefill_s REAL NOT NULL, compress_s REAL NOT NULL, decode_tokens_per_s REAL NOT NULL,
+  live_bytes INTEGER NOT NULL, allocated_bytes INTEGER NOT NULL, fast_bytes INTEGER NOT NULL, f16_bytes INTEGER NOT NULL,
+  end_live_bytes INTEGER NOT NULL, end_allocated_bytes INTEGER NOT NULL, end_fast_bytes INTEGER NOT NULL, end_f16_bytes INTEGER NOT NULL,
+  rows_kept REAL NOT NULL, acted INTEGER NOT NULL, completion_tokens INTEGER NOT NULL, finish_reason TEXT NOT NULL,
+  PRIMARY KEY(task, context, sample, spec)
+) STRICT, WITHOUT ROWID;
+INSERT INTO tasks(task, metric) VALUES('needle', 'contains');
+INSERT INTO caches(spec) VALUES('full');
+INSERT INTO samples VALUES('needle', 2048, 'n0', 0, 'aa', 2000, 0, 20, 0, '["42"]', 'null');
+INSERT INTO outcomes VALUES('needle', 2048, 'n0', 'full', 1, '', 'forty', 1.0, -0.25, 1.5, 1, 1.0, 0.1, 20.0, 1, 2, 3, 4, 5, 6, 7, 8,
+                            10.5, 1, 7, 'stop');
+PRAGMA application_id = 1263944018;
+)sql";
+
+constexpr const char* kAddedByFormat2 = R"sql(
+ALTER TABLE samples ADD COLUMN question TEXT NOT NULL DEFAULT 'Which?';
+ALTER TABLE samples ADD COLUMN depths TEXT NOT NULL DEFAULT '[0.5]';
+ALTER TABLE outcomes ADD COLUMN token_gaps_ms TEXT NOT NULL DEFAULT '[10]';
+)sql";
+
+void write_old_store(const std::string& folder, int format, const std::string& position) {
+  std::filesystem::create_directories(folder);
+  Database database = Database::open(folder + "/results.sqlite", Access::kReadWrite).value();
+  ASSERT_TRUE(database.execute(kOldTables).ok());
+  if (format == 2) {
+    ASSERT_TRUE(database.execute(kAddedByFormat2).ok());
+  }
+  const Status run = database.execute("INSERT INTO runs VALUES(1, '00ff', 'tiny', '2 layers', '1', 'question=" + position +
+                                      "', '0.1.0', 'cpu', 2, 1, 'g++', 2, '2024-01-01T00:00:00Z', 1)");
+  ASSERT_TRUE(run.ok()) << run.message();
+  ASSERT_TRUE(database.execute("PRAGMA user_version = " + std::to_string(format)).ok());
+}
+
+void expect_old_results(const StoredResults& r, int format, QuestionPosition position) {
+  ASSERT_EQ(r.samples.size(), 1U);
+  ASSERT_EQ(r.outcomes.size(), 1U);
+  EXPECT_EQ(r.samples[0].key, (SampleKey{"needle", 2048, "n0", position}));
+  EXPECT_EQ(r.outcomes[0].key, r.samples[0].key);
+  EXPECT_EQ(r.outcomes[0].prediction, "forty");
+  EXPECT_EQ(r.outcomes[0].end_f16_bytes, 8);
+  EXPECT_EQ(r.outcomes[0].finish_reason, "stop");
+  EXPECT_EQ(r.outcomes[0].run, r.runs[0].id);
+  EXPECT_EQ(r.outcomes[0].token_gaps_json, format == 1 ? "" : "[10]");
+  EXPECT_EQ(r.samples[0].question, format == 1 ? "" : "Which?");
+  EXPECT_EQ(r.samples[0].depths_json, format == 1 ? "" : "[0.5]");
+  EXPECT_EQ(r.runs[0].identity.parameters, "");
+  EXPECT_TRUE(r.solo.empty());
+}
+
+TEST_F(StoreTest, OldFormatsAreReadAsTheyAreAndRenewedWhenWritten) {
+  for (const int format : {1, 2}) {
+    for (const QuestionPosition position : {QuestionPosition::kSeen, QuestionPosition::kUnseen}) {
+      const std::string name = std::string(question_position_name(position)) + std::to_string(format);
+      write_old_store(folder(name), format, question_position_name(position));
+      for (int i = 0; i < 2; ++i) {
+        Store old = Store::open_for_reading(FileSystem::real(), folder(name)).value();
+        expect_old_results(old.load().value(), format, position);
+        EXPECT_TRUE(old.evidence().ok());
+      }
+      RunRecord again = run();
+      Store store = Store::open(FileSystem::real(), folder(name), again).value();
+      StoredResults renewed = store.load().value();
+      expect_old_results(renewed, format, position);
+      SampleRecord sample_of_now = sample(1);
+      const std::vector<Outcome> done = {outcome(1, "full")};
+      ASSERT_TRUE(store.finish_sample(sample_of_now, done).ok());
+      renewed = Store::open_for_reading(FileSystem::real(), folder(name)).value().load().value();
+      ASSERT_EQ(renewed.outcomes.size(), 2U);
+      EXPECT_EQ(parameters_text(renewed), position == QuestionPosition::kSeen ? "question=seen" : "question=seen+unseen");
+    }
+  }
+}
+
+// The same prompt with its question seen and unseen: two samples, which resume, count and pair each by itself.
+TEST_F(StoreTest, PositionsOfTheQuestionAreApart) {
+  Store store = open(run()).value();
+  ASSERT_TRUE(store.add_task("needle", "contains").ok());
+  SampleRecord unseen = sample(0);
+  unseen.key.position = QuestionPosition::kUnseen;
+  Outcome later = outcome(0, "full", 0.5);
+  later.key = unseen.key;
+  const std::vector<Outcome> first = {outcome(0, "full"), outcome(0, "kivi")};
+  ASSERT_TRUE(store.finish_sample(sample(0), first).ok());
+  const std::vector<std::string> specs = {"full", "kivi"};
+  EXPECT_EQ(store.missing(unseen.key, "aa", specs).value(), specs);
+  EXPECT_EQ(store.missing(unseen.key, "bb", specs).status().code(), Code::kUsage);  // the prompt must be the same
+  Outcome lossy = later;
+  lossy.spec = "kivi";
+  lossy.score = 0;
+  const std::vector<Outcome> second = {later, lossy};
+  ASSERT_TRUE(store.finish_sample(unseen, second).ok());
+  EXPECT_TRUE(store.missing(unseen.key, "aa", specs).value().empty());
+  EXPECT_EQ(store.load().value().outcomes.size(), 4U);
+  const std::vector<EvidenceCell> cells = store.evidence().value();
+  ASSERT_EQ(cells.size(), 2U);
+  EXPECT_EQ(cells[0].parameters, "question=seen");
+  EXPECT_DOUBLE_EQ(cells[0].score.mean, 0);
+  EXPECT_EQ(cells[1].parameters, "question=unseen");
+  EXPECT_DOUBLE_EQ(cells[1].score.mean, 0.5);
+}
+
+SoloRun solo_run(const SampleKey& key, const std::string& spec, int repeat) {
+  SoloRun s;
+  s.key = key;
+  s.spec = spec;
+  s.repeat = repeat;
+  s.text = "forty \"two\"";
+  s.finish_reason = "length";
+  s.completion_tokens = 7;
+  s.ttft_s = 1.25;
+  s.prefill_s = 1;
+  s.compress_s = 0.125;
+  s.decode_tokens_per_s = 20.5;
+  s.end_to_end_tokens_per_s = 4.5;
+  s.token_gaps_json = "[1,2.5]";
+  s.peak_rss_bytes = 123456789012;
+  s.weight_bytes = 99;
+  return s;
+}
+
+TEST_F(StoreTest, KeepsRunsAloneAndMergesThem) {
   {
     Store store = open(run()).value();
-    const std::vector<Outcome> done = {outcome(0, "full")};
+    ASSERT_TRUE(store.add_task("needle", "contains").ok());
+    const std::vector<Outcome> done = {outcome(0, "full"), outcome(0, "kivi")};
     ASSERT_TRUE(store.finish_sample(sample(0), done).ok());
+    SoloRun failed = solo_run(sample(0).key, "kivi", 1);
+    failed.error = "killed";
+    for (const SoloRun& s : {solo_run(sample(0).key, "kivi", 0), failed, solo_run(sample(0).key, "full", 0)})
+      ASSERT_TRUE(store.finish_solo(s).ok());
   }
-  const std::string path = folder() + "/results.sqlite";
-  {
-    Database database = Database::open(path, Access::kReadWrite).value();
-    ASSERT_TRUE(database.execute("ALTER TABLE samples DROP COLUMN question; ALTER TABLE samples DROP COLUMN depths; "
-                                 "ALTER TABLE outcomes DROP COLUMN token_gaps_ms; PRAGMA user_version = 1;").ok());
-  }
-  for (int i = 0; i < 2; ++i) {
-    const StoredResults old = Store::open_for_reading(FileSystem::real(), folder()).value().load().value();
-    ASSERT_EQ(old.outcomes.size(), 1U);
-    EXPECT_EQ(old.outcomes[0].finish_reason, "stop");
-    EXPECT_EQ(old.outcomes[0].run, old.runs[0].id);
-    EXPECT_EQ(old.outcomes[0].token_gaps_json, "");
-    EXPECT_EQ(old.samples[0].question, "");
-  }
-  {
-    Store store = open(run()).value();
-    const std::vector<Outcome> done = {outcome(1, "full")};
-    ASSERT_TRUE(store.finish_sample(sample(1), done).ok());
-  }
-  const StoredResults renewed = Store::open_for_reading(FileSystem::real(), folder()).value().load().value();
-  ASSERT_EQ(renewed.outcomes.size(), 2U);
-  EXPECT_EQ(renewed.samples[0].depths_json, "");
-  EXPECT_EQ(renewed.samples[1].depths_json, "[0.5]");
-  EXPECT_EQ(renewed.outcomes[1].token_gaps_json, "[10.25,11]");
+  Store other = Store::open(FileSystem::real(), folder("other"), run()).value();
+  const std::vector<Outcome> done = {outcome(0, "full"), outcome(0, "kivi")};
+  ASSERT_TRUE(other.finish_sample(sample(0), done).ok());
+  ASSERT_TRUE(other.finish_solo(solo_run(sample(0).key, "kivi", 1)).ok());
+  ASSERT_TRUE(open(run()).value().merge(FileSystem::real(), folder("other")).ok());
+
+  const StoredResults r = Store::open_for_reading(FileSystem::real(), folder()).value().load().value();
+  ASSERT_EQ(r.solo.size(), 3U);
+  EXPECT_EQ(r.solo[0].spec, "full");
+  EXPECT_EQ(r.solo[1].repeat, 0);
+  EXPECT_EQ(r.solo[2].repeat, 1);
+  EXPECT_FALSE(r.solo[2].failed());  // a success takes the place of a failure
+  const SoloRun& s = r.solo[0];
+  EXPECT_EQ(s.key, sample(0).key);
+  EXPECT_EQ(s.text, "forty \"two\"");
+  EXPECT_EQ(s.finish_reason, "length");
+  EXPECT_EQ(s.completion_tokens, 7);
+  EXPECT_EQ(s.ttft_s, 1.25);
+  EXPECT_EQ(s.compress_s, 0.125);
+  EXPECT_EQ(s.decode_tokens_per_s, 20.5);
+  EXPECT_EQ(s.end_to_end_tokens_per_s, 4.5);
+  EXPECT_EQ(s.token_gaps_json, "[1,2.5]");
+  EXPECT_EQ(s.peak_rss_bytes, 123456789012);
+  EXPECT_EQ(s.weight_bytes, 99);
+  EXPECT_EQ(s.run, r.runs[0].id);
 }
 
 // Neither written nor read: axes of a report would have no end.
@@ -245,10 +395,9 @@ TEST_F(StoreTest, AnEmptyFileHoldsNoResultsAndIsNoObstacle) {
 
 TEST_F(StoreTest, TablesThatAreNotOursAreBadInput) {
   const std::string path = folder() + "/results.sqlite";
-  for (const char* sql :
-       {"DROP TABLE runs", "ALTER TABLE runs RENAME COLUMN cpu TO processor", "CREATE VIEW extra AS SELECT 1",
-        "CREATE TRIGGER extra BEFORE INSERT ON runs BEGIN SELECT RAISE(IGNORE); END",
-        "DROP TABLE runs; CREATE TABLE runs AS SELECT 1 AS run"}) {
+  for (const char* sql : {"DROP TABLE runs", "ALTER TABLE runs RENAME COLUMN cpu TO processor", "CREATE VIEW extra AS SELECT 1",
+                          "CREATE TRIGGER extra BEFORE INSERT ON runs BEGIN SELECT RAISE(IGNORE); END",
+                          "DROP TABLE runs; CREATE TABLE runs AS SELECT 1 AS run"}) {
     std::filesystem::remove_all(folder());
     ASSERT_TRUE(open(run()).ok());
     ASSERT_TRUE(Database::open(path, Access::kReadWrite).value().execute(sql).ok()) << sql;
@@ -260,11 +409,11 @@ TEST_F(StoreTest, TablesThatAreNotOursAreBadInput) {
 
 TEST_F(StoreTest, AFormatOfTheFutureIsRefused) {
   ASSERT_TRUE(open(run()).ok());
-  ASSERT_TRUE(Database::open(folder() + "/results.sqlite", Access::kReadWrite).value().execute("PRAGMA user_version = 3").ok());
+  ASSERT_TRUE(Database::open(folder() + "/results.sqlite", Access::kReadWrite).value().execute("PRAGMA user_version = 4").ok());
   const Result<Store> r = Store::open_for_reading(FileSystem::real(), folder());
   ASSERT_FALSE(r.ok());
   EXPECT_EQ(r.status().code(), Code::kBadInput);
-  EXPECT_NE(r.status().message().find("format 3"), std::string::npos);
+  EXPECT_NE(r.status().message().find("format 4"), std::string::npos);
   EXPECT_EQ(open(run()).status().code(), Code::kBadInput);
 }
 
@@ -363,8 +512,8 @@ TEST_F(StoreTest, PartialStoresMergeByKey) {
   const StoredResults r = a.load().value();
   EXPECT_EQ(r.runs.size(), 2U);
   ASSERT_EQ(r.outcomes.size(), 3U);
-  EXPECT_EQ(r.outcomes[0].score, 1.0);   // ours stays
-  EXPECT_EQ(r.outcomes[1].score, 0.5);   // success replaces failure
+  EXPECT_EQ(r.outcomes[0].score, 1.0);  // ours stays
+  EXPECT_EQ(r.outcomes[1].score, 0.5);  // success replaces failure
   EXPECT_EQ(r.outcomes[2].score, 0.75);
   EXPECT_NE(r.outcomes[0].run, r.outcomes[2].run);
 

@@ -108,6 +108,7 @@ class Program {
   }
 
   void kill(int signal) const { ::kill(process_, signal); }
+  pid_t process() const { return process_; }
   std::string out_so_far() const { return read_text(streams_.path("out")); }
   bool running() {
     if (process_ <= 0) return false;

@@ -69,13 +69,37 @@ Result<PlannedTask> plan_task(const Task& task, const BenchmarkRequest& request,
   for (Sample& sample : set.samples) {
     const SampleKey key = {out.task, context, sample.id};
     KV_ASSIGN(PreparedSample prepared, prepare_sample(vocabulary, std::move(sample), key, ordinal++));
-    if (request.question_position == QuestionPosition::kUnseen && prepared.question.empty()) {
-      return usage_error(fmt::format("The sample {} of {} has no question apart from its document; use --question-position seen.",
-                                     key.sample, out.task));
-    }
     out.samples.push_back(std::move(prepared));
   }
   return out;
+}
+
+// White space between document and answer, or the template's end, is no question.
+bool lacks_question(const PreparedSample& s) { return s.question.empty() || s.record.question.empty(); }
+
+// The same prompts once for each position of the question.
+Status add_positions(PlannedTask task, std::span<const QuestionPosition> positions, std::vector<PlannedTask>* plan) {
+  const auto bare = std::ranges::find_if(task.samples, lacks_question);
+  const bool has_questions = bare == task.samples.end();
+  if (!has_questions && positions.size() > 1) {
+    task.note = fmt::format(
+        "The sample {} of {} at {} tokens has no question apart from its document: only --question-position seen is run.",
+        bare->record.key.sample, task.task, task.context);
+  }
+  for (const QuestionPosition position : positions) {
+    if (position == QuestionPosition::kUnseen && !has_questions) {
+      if (positions.size() > 1) continue;
+      return usage_error(fmt::format("The sample {} of {} has no question apart from its document; use --question-position seen.",
+                                     bare->record.key.sample, task.task));
+    }
+    PlannedTask one = task;
+    one.position = position;
+    for (PreparedSample& sample : one.samples) sample.record.key.position = position;
+    task.skipped.clear();  // to be told once
+    task.note.clear();
+    plan->push_back(std::move(one));
+  }
+  return {};
 }
 
 void score(const PlannedTask& task, const PreparedSample& sample, std::span<Outcome> outcomes) {
@@ -167,14 +191,10 @@ Result<std::vector<PlannedTask>> plan_benchmark(const BenchmarkRequest& request,
                                      [&](const PlannedTask& p) { return p.task == task->spec() && p.context == context; });
       if (twice) continue;
       KV_ASSIGN(PlannedTask planned, plan_task(*task, request, context, vocabulary, files));
-      plan.push_back(std::move(planned));
+      KV_TRY(add_positions(std::move(planned), request.question_positions, &plan));
     }
   }
   return plan;
-}
-
-std::string run_parameters(const BenchmarkRequest& request) {
-  return fmt::format("question={}", question_position_name(request.question_position));
 }
 
 Result<BenchmarkSummary> run_benchmark(std::span<const PlannedTask> plan, std::span<const CacheSpec> specs, Store& store,
@@ -190,11 +210,8 @@ Result<BenchmarkSummary> run_benchmark(std::span<const PlannedTask> plan, std::s
     const SampleRecord& record = job.sample->record;
     const auto report = [&](double share) {
       if (!hooks.progress) return;
-      BenchmarkProgress progress = {.task = record.key.task,
-                                    .context = record.key.context,
-                                    .done = summary.samples_run,
-                                    .total = static_cast<int>(jobs.size()),
-                                    .sample_share = share};
+      BenchmarkProgress progress = {
+          .cell = record.key.cell(), .done = summary.samples_run, .total = static_cast<int>(jobs.size()), .sample_share = share};
       pace.tell(progress, record.prompt_tokens);
       hooks.progress(progress);
     };

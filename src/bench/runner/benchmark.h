@@ -24,7 +24,7 @@ struct BenchmarkRequest {
   int samples = 0;                 // per task and context; 0: the task's default
   std::uint64_t seed = 1;
   std::string data_dir;
-  QuestionPosition question_position = QuestionPosition::kSeen;
+  std::vector<QuestionPosition> question_positions = {QuestionPosition::kSeen};  // each prompt runs once for each
 };
 
 struct PlannedTask {
@@ -32,21 +32,22 @@ struct PlannedTask {
   std::string metric;
   AnswerCut answer_cut = AnswerCut::kNone;
   int context = 0;
+  QuestionPosition position = QuestionPosition::kSeen;
   std::vector<PreparedSample> samples;
   std::vector<SkippedLine> skipped;  // records that could not be used
+  std::string note;                  // one sentence for the user, or ""
+
+  Cell cell() const { return {task, context, position}; }
 };
 
-// All prompts, tokenized: everything that can be refused is refused here, before any time is spent.
-// kUsage: unknown task, context beyond the model's, unseen question where the sample has no document; else as the task.
-Result<std::vector<PlannedTask>> plan_benchmark(const BenchmarkRequest& request, const Vocabulary& vocabulary, const ModelShape& shape,
-                                                FileSystem& files);
-
-// What shapes every sample, for RunIdentity::parameters.
-std::string run_parameters(const BenchmarkRequest& request);
+// All prompts, tokenized: everything that can be refused is refused here, before any time is spent. Where both positions are
+// asked for, a task without questions apart from its documents has the seen one only, with a note.
+// kUsage: unknown task, context beyond the model's, unseen question alone where a sample has none apart; else as the task.
+Result<std::vector<PlannedTask>> plan_benchmark(const BenchmarkRequest& request, const Vocabulary& vocabulary,
+                                                const ModelShape& shape, FileSystem& files);
 
 struct BenchmarkProgress {
-  std::string task;
-  int context = 0;
+  Cell cell;
   int done = 0;              // samples finished in this run
   int total = 0;             // samples to be run
   double sample_share = 0;   // of the current sample's prefill

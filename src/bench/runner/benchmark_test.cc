@@ -47,8 +47,7 @@ class BenchmarkTest : public ::testing::Test {
   }
   Store store(std::uint64_t seed = 1) {
     RunRecord run;
-    run.identity = {
-        .model_hash = "h", .model_name = "tiny", .model_shape = "", .seed = seed, .parameters = "question=seen", .version = "0"};
+    run.identity = {.model_hash = "h", .model_name = "tiny", .model_shape = "", .seed = seed, .parameters = "", .version = "0"};
     run.machine.cpu = "cpu";
     run.started = "2025-01-01T00:00:00Z";
     return Store::open(FileSystem::real(), root_, run).value();
@@ -238,6 +237,48 @@ TEST_F(BenchmarkTest, LongRecordsLoseTheirMiddleAndKeepTheirQuestion) {
   EXPECT_NE(prompt.find("word399"), std::string::npos);
   EXPECT_EQ(prompt.find("word150 "), std::string::npos);
   EXPECT_FALSE(s.question.empty());
+}
+
+TEST_F(BenchmarkTest, BothPositionsOfTheQuestionAreTwoCellsOfTheSamePrompts) {
+  BenchmarkRequest request;
+  request.tasks = {"needle"};
+  request.contexts = {1024};
+  request.samples = 2;
+  request.question_positions = {QuestionPosition::kSeen, QuestionPosition::kUnseen};
+  const std::vector<PlannedTask> tasks = plan_benchmark(request, vocabulary_, shape_, files_).value();
+  ASSERT_EQ(tasks.size(), 2U);
+  for (std::size_t i = 0; i < 2; ++i) {
+    const PreparedSample& seen = tasks[0].samples[i];
+    const PreparedSample& unseen = tasks[1].samples[i];
+    EXPECT_EQ(seen.record.key.position, QuestionPosition::kSeen);
+    EXPECT_EQ(unseen.record.key.position, QuestionPosition::kUnseen);
+    EXPECT_EQ(seen.record.prompt_hash, unseen.record.prompt_hash);
+    EXPECT_EQ(seen.prompt(), unseen.prompt());
+  }
+  Store out = store();
+  const auto caches = specs({"full"});
+  EXPECT_EQ(run_benchmark(tasks, caches, out, hooks()).value().samples_run, 4);
+  ASSERT_TRUE(write_predictions(files_, "out", out.load().value()).ok());
+  EXPECT_TRUE(files_.exists("out/predictions/needle/1024/full.jsonl"));
+  const std::string text = files_.read_file("out/predictions/needle/1024-unseen/full.jsonl").value();
+  EXPECT_EQ(nlohmann::json::parse(text.substr(0, text.find('\n')))["question_position"], "unseen");
+}
+
+TEST_F(BenchmarkTest, ATaskWithoutQuestionsRunsWithTheQuestionSeenOnlyAndSaysSo) {
+  const nlohmann::json record = {
+      {"input", ""}, {"context", "Some text of a few words, enough for a prompt."}, {"answers", {"x"}}};
+  put("my.jsonl", record.dump() + "\n");
+  BenchmarkRequest request;
+  request.tasks = {"my.jsonl"};
+  request.metric = "contains";
+  request.contexts = {1024};
+  request.question_positions = {QuestionPosition::kSeen, QuestionPosition::kUnseen};
+  const std::vector<PlannedTask> tasks = plan_benchmark(request, vocabulary_, shape_, files_).value();
+  ASSERT_EQ(tasks.size(), 1U);
+  EXPECT_EQ(tasks[0].position, QuestionPosition::kSeen);
+  EXPECT_NE(tasks[0].note.find("only --question-position seen"), std::string::npos) << tasks[0].note;
+  request.question_positions = {QuestionPosition::kUnseen};
+  EXPECT_EQ(plan_benchmark(request, vocabulary_, shape_, files_).status().code(), Code::kUsage);
 }
 
 TEST_F(BenchmarkTest, RefusesBeforeAnythingRuns) {

@@ -2,12 +2,26 @@
 
 #include <algorithm>
 
+#include "bench/runner/solo.h"
+#include "bench/runner/solo_child.h"
 #include "cache/sequence_cache.h"
 
 namespace kvartet {
+namespace {
+
+// One process: the model, the warm-up, the prompt and its longest answer.
+double solo_seconds(const PreparedSample& sample, const RunRates& rates) {
+  const int prompt = sample.record.prompt_tokens;
+  const int answer = sample.sample.max_new_tokens;
+  const double warm_up = std::min(prompt, kWarmUpPromptTokens) / rates.prefill_tokens_per_s +
+                         std::min(answer, kWarmUpAnswerTokens) / rates.decode_tokens_per_s;
+  return rates.open_s + kWarmUpRequests * warm_up + prompt / rates.prefill_tokens_per_s + answer / rates.decode_tokens_per_s;
+}
+
+}  // namespace
 
 RunEstimate estimate_run(std::span<const PlannedTask> plan, std::span<const CacheSpec> specs, const ModelShape& shape,
-                         const RunRates& rates) {
+                         const RunRates& rates, int solo) {
   RunEstimate out;
   double seconds = 0;
   int longest_prompt = 0;
@@ -28,7 +42,16 @@ RunEstimate estimate_run(std::span<const PlannedTask> plan, std::span<const Cach
       }
     }
   }
-  out.hours = seconds / 3600;
+  double alone = 0;
+  for (const PlannedTask* task : solo_tasks(plan)) {
+    const PreparedSample* sample = solo > 0 ? representative_sample(*task) : nullptr;
+    if (sample == nullptr) continue;
+    const int runs = solo * static_cast<int>(specs.size());
+    out.solo_runs += runs;
+    alone += runs * solo_seconds(*sample, rates);
+  }
+  out.solo_hours = alone / 3600;
+  out.hours = (seconds + alone) / 3600;
   for (const CacheSpec& spec : specs) {
     const Result<ByteAccount> bytes = predict_bytes(spec, shape, longest_prompt, longest_answer);
     if (!bytes.ok()) continue;  // a spec that does not fit was refused before

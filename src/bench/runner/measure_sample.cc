@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/clock.h"
+
 namespace kvartet {
 namespace {
 
@@ -29,7 +31,11 @@ Result<std::vector<Sequence>> prefill(Engine& engine, const PreparedSample& samp
                                       QuestionPosition position, const Engine::Progress& progress) {
   if (position == QuestionPosition::kSeen) return engine.prefill(sample.prompt(), specs, progress);
   KV_ASSIGN(std::vector<Sequence> sequences, engine.prefill(sample.document, specs, progress));
-  for (Sequence& sequence : sequences) KV_TRY(engine.extend(sequence, sample.question));
+  for (Sequence& sequence : sequences) {
+    const double begin = Clock::real().seconds();
+    KV_TRY(engine.extend(sequence, sample.question));
+    sequence.prefill_s += Clock::real().seconds() - begin;
+  }
   return sequences;
 }
 
@@ -116,8 +122,6 @@ Outcome failed_outcome(const PreparedSample& sample, const CacheSpec& spec, cons
 }
 
 }  // namespace
-
-const char* question_position_name(QuestionPosition position) { return position == QuestionPosition::kSeen ? "seen" : "unseen"; }
 
 std::int64_t f16_bytes(const ModelShape& shape, int tokens) {
   std::int64_t sum = 0;

@@ -11,12 +11,6 @@
 
 namespace kvartet {
 
-enum class QuestionPosition : std::uint8_t {
-  kSeen,    // the caches are sealed after the whole prompt
-  kUnseen,  // sealed after the document; the question comes as an extension
-};
-const char* question_position_name(QuestionPosition position);  // "seen", "unseen"
-
 // Outcomes in the order of `specs`; scores are left to the caller. Fails only with kCancelled: when a cache cannot take
 // the sample (memory, NaN, ...) each is tried alone, and the outcome of one that fails holds the reason.
 Result<std::vector<Outcome>> measure_sample(Engine& engine, const PreparedSample& sample, std::span<const CacheSpec> specs,

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <tuple>
+#include <utility>
 
 #include "bench/metrics/json_in_text.h"
 #include "results/fingerprint.h"
@@ -28,6 +28,7 @@ std::string prediction_line(const SampleRecord& sample, const Outcome& o) {
   line["prompt_tokens"] = sample.prompt_tokens;
   line["completion_tokens"] = o.completion_tokens;
   line["prompt_hash"] = sample.prompt_hash;
+  line["question_position"] = question_position_name(sample.key.position);
   return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
@@ -50,14 +51,15 @@ std::string file_name(const std::string& spec) {
 Status write_predictions(FileSystem& files, const std::string& directory, const StoredResults& results) {
   std::map<SampleKey, const SampleRecord*> samples;
   for (const SampleRecord& s : results.samples) samples[s.key] = &s;
-  std::map<std::tuple<std::string, int, std::string>, std::string> texts;
+  std::map<std::pair<Cell, std::string>, std::string> texts;
   for (const Outcome& o : results.outcomes) {
     if (o.failed()) continue;
-    texts[{o.key.task, o.key.context, o.spec}] += prediction_line(*samples.at(o.key), o) + '\n';
+    texts[{o.key.cell(), o.spec}] += prediction_line(*samples.at(o.key), o) + '\n';
   }
   for (const auto& [key, text] : texts) {
-    const auto& [task, context, spec] = key;
-    const std::string folder = fmt::format("{}/predictions/{}/{}", directory, path_name(task), context);
+    const auto& [cell, spec] = key;
+    const std::string folder = fmt::format("{}/predictions/{}/{}{}", directory, path_name(cell.task), cell.context,
+                                           cell.position == QuestionPosition::kUnseen ? "-unseen" : "");
     KV_TRY(files.make_directories(folder));
     KV_TRY(write_file_atomically(files, fmt::format("{}/{}.jsonl", folder, file_name(spec)), text));
   }

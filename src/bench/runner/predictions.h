@@ -1,4 +1,5 @@
-// Prediction files in LongBench's form, written from the store: DIR/predictions/<task>/<context>/<spec>.jsonl.
+// Prediction files in LongBench's form, written from the store: DIR/predictions/<task>/<context>/<spec>.jsonl,
+// with <context>-unseen where the question came after sealing.
 #pragma once
 
 #include <string>
@@ -9,7 +10,7 @@
 
 namespace kvartet {
 
-// One file per (task, context, cache), each replaced as a whole; failed samples have no line. kIo: cannot be written.
+// One file per cell and cache, each replaced as a whole; failed samples have no line. kIo: cannot be written.
 Status write_predictions(FileSystem& files, const std::string& directory, const StoredResults& results);
 
 // "longbench/multi_news" -> "longbench-multi_news": a name for a file or folder. Different specs get different names: that
