@@ -35,16 +35,16 @@ std::vector<DepthRow> depth_rows(const StoredResults& results, const std::string
   for (const Outcome& o : results.outcomes) {
     if (o.spec == full_spec && !o.failed()) full[o.key] = &o;
   }
-  using RowKey = std::tuple<std::string, int, std::string>;
+  using RowKey = std::pair<Cell, std::string>;  // and the cache
   std::vector<RowKey> order;
   std::map<RowKey, std::vector<BinPool>> pools;
   for (const Outcome& o : results.outcomes) {
     const auto bin = bins.find(o.key);
     if (bin == bins.end() || o.failed()) continue;
-    std::vector<BinPool>& pool = pools[{o.key.task, o.key.context, o.spec}];
+    std::vector<BinPool>& pool = pools[{o.key.cell(), o.spec}];
     if (pool.empty()) {
       pool.resize(kDepthBins);
-      order.emplace_back(o.key.task, o.key.context, o.spec);
+      order.emplace_back(o.key.cell(), o.spec);
     }
     BinPool& into = pool[static_cast<std::size_t>(bin->second)];
     const auto it = full.find(o.key);
@@ -58,16 +58,16 @@ std::vector<DepthRow> depth_rows(const StoredResults& results, const std::string
   }
   // All tables of one task stand together, by context.
   std::ranges::stable_sort(order, {}, [&](const RowKey& key) {
-    const auto task = std::ranges::find(results.tasks, std::get<0>(key), &StoredTask::task);
-    return std::pair(task - results.tasks.begin(), std::get<1>(key));
+    const auto task = std::ranges::find(results.tasks, key.first.task, &StoredTask::task);
+    return std::tuple(task - results.tasks.begin(), key.first.context, key.first.position);
   });
 
   std::vector<DepthRow> out;
   for (const RowKey& key : order) {
     DepthRow row;
-    std::tie(row.task, row.context, row.spec) = key;
+    std::tie(row.cell, row.spec) = key;
     const bool compared = row.spec != full_spec && !full.empty();
-    const ScoreKind kind = score_kind(metric_of[row.task]);
+    const ScoreKind kind = score_kind(metric_of[row.cell.task]);
     for (const BinPool& pool : pools[key]) {
       DepthBin bin;
       bin.n = static_cast<int>(std::max(pool.scores.size(), pool.likelihoods.size()));
@@ -81,10 +81,10 @@ std::vector<DepthRow> depth_rows(const StoredResults& results, const std::string
   return out;
 }
 
-std::vector<Disagreement> disagreements(const StoredResults& results, const std::string& task, int context) {
+std::vector<Disagreement> disagreements(const StoredResults& results, const Cell& cell) {
   std::map<SampleKey, std::vector<const Outcome*>> by_sample;
   for (const Outcome& o : results.outcomes) {
-    if (o.key.task == task && o.key.context == context && !o.failed()) by_sample[o.key].push_back(&o);
+    if (o.key.cell() == cell && !o.failed()) by_sample[o.key].push_back(&o);
   }
   std::vector<Disagreement> out;
   for (const SampleRecord& s : results.samples) {

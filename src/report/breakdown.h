@@ -17,8 +17,7 @@ struct DepthBin {
 };
 
 struct DepthRow {
-  std::string task;
-  int context = 0;
+  Cell cell;
   std::string spec;
   std::vector<DepthBin> bins;  // kDepthBins of them
 };
@@ -35,6 +34,6 @@ struct Disagreement {
 };
 
 // The widest spreads of one table first; points into `results`.
-std::vector<Disagreement> disagreements(const StoredResults& results, const std::string& task, int context);
+std::vector<Disagreement> disagreements(const StoredResults& results, const Cell& cell);
 
 }  // namespace kvartet

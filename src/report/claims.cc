@@ -19,13 +19,11 @@ bool has_reference(const StoredResults& results) {
 }
 
 std::string form_of(const StoredResults& results) {
-  std::string question;
-  if (!results.runs.empty()) question = fmt::format(" ({})", results.runs.front().identity.parameters);
   return fmt::format(
       "All methods ran in their fair form: the same token ids, template, truncation, room for the answer, stop rules and greedy "
-      "choice{}, "
+      "choice (question={}), "
       "and bytes counted from allocations; where that differs from the paper's own runs, so may the outcome.",
-      question);
+      question_position_name(claimed_position(results)));
 }
 
 nlohmann::json or_null(const std::optional<double>& x) { return x ? nlohmann::json(*x) : nlohmann::json(nullptr); }

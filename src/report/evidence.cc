@@ -62,11 +62,18 @@ std::optional<double> rate_log_ratio(const OutcomePair& pair) {
   return std::log(pair.mine->decode_tokens_per_s / pair.other->decode_tokens_per_s);
 }
 
+QuestionPosition claimed_position(const StoredResults& results) {
+  const bool seen =
+      std::ranges::any_of(results.outcomes, [](const Outcome& o) { return o.key.position == QuestionPosition::kSeen; });
+  return seen ? QuestionPosition::kSeen : QuestionPosition::kUnseen;
+}
+
 Evidence::Evidence(const StoredResults& results) : results_(results) {
+  const QuestionPosition position = claimed_position(results);
   for (const StoredTask& task : results.tasks) metric_of_[task.task] = task.metric;
   for (const SampleRecord& sample : results.samples) prompt_tokens_[sample.key] = sample.prompt_tokens;
   for (const Outcome& outcome : results.outcomes) {
-    if (!outcome.failed()) by_spec_[outcome.spec][outcome.key] = &outcome;
+    if (!outcome.failed() && outcome.key.position == position) by_spec_[outcome.spec][outcome.key] = &outcome;
   }
 }
 

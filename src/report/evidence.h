@@ -30,7 +30,10 @@ std::optional<double> likelihood_difference(const OutcomePair& pair);  // nats p
 std::optional<double> ttft_log_ratio(const OutcomePair& pair);
 std::optional<double> rate_log_ratio(const OutcomePair& pair);
 
-// Stored outcomes by cache and sample. Keeps pointers into `results`.
+// The papers seal their caches after the whole prompt: where both positions of the question were run, claims rest on that.
+QuestionPosition claimed_position(const StoredResults& results);
+
+// Stored outcomes of the claimed position by cache and sample. Keeps pointers into `results`.
 class Evidence {
  public:
   explicit Evidence(const StoredResults& results);

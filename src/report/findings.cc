@@ -75,20 +75,46 @@ Loss judge(CacheFinding& finding, std::span<const ReportRow* const> tables) {
   return score_good || no_score ? Loss::kAsGood : Loss::kNoMeasuredLoss;
 }
 
-void add_costs(CacheFinding& finding, std::span<const ReportRow* const> tables,
-               const std::map<std::pair<std::string, int>, const ReportRow*>& full) {
-  std::vector<double> ratios, fast, extra, ttft, decode;
+bool ran_alone(const ReportRow& row) { return row.solo && row.solo->runs > 0; }
+
+// A table's row and that of `full` there.
+struct CostPair {
+  const ReportRow* mine = nullptr;
+  const ReportRow* full = nullptr;
+};
+
+void add_times(CacheFinding& finding, std::vector<CostPair> pairs) {
+  const auto alone = [](const CostPair& p) { return ran_alone(*p.mine) && ran_alone(*p.full); };
+  const bool any_alone = std::ranges::any_of(pairs, alone);
+  if (any_alone) std::erase_if(pairs, [&](const CostPair& p) { return !alone(p); });
+  std::vector<double> extra, ttft, decode;
+  for (const CostPair& p : pairs) {
+    // Two caches compare only by times of one kind.
+    const ShownTimes shared_mine = {p.mine->ttft_s, p.mine->decode_tokens_per_s, p.mine->shared};
+    const ShownTimes shared_full = {p.full->ttft_s, p.full->decode_tokens_per_s, p.full->shared};
+    const ShownTimes mine = any_alone ? shown_times(*p.mine) : shared_mine;
+    const ShownTimes full = any_alone ? shown_times(*p.full) : shared_full;
+    finding.shared = finding.shared || mine.shared;
+    extra.push_back(mine.ttft_s - full.ttft_s);
+    if (full.ttft_s > 0) ttft.push_back(mine.ttft_s / full.ttft_s);
+    if (mine.decode_tokens_per_s && full.decode_tokens_per_s)
+      decode.push_back(*mine.decode_tokens_per_s / *full.decode_tokens_per_s);
+  }
+  if (!extra.empty()) finding.extra_ttft_s = median(extra);
+  if (!ttft.empty()) finding.ttft_factor = median(ttft);
+  if (!decode.empty()) finding.decode_factor = median(decode);
+}
+
+void add_costs(CacheFinding& finding, std::span<const ReportRow* const> tables, const std::map<Cell, const ReportRow*>& full) {
+  std::vector<double> ratios, fast;
+  std::vector<CostPair> pairs;
   for (const ReportRow* row : tables) {
     if (row->n == 0) continue;
-    finding.shared = finding.shared || row->shared;
     ratios.push_back(row->compression_ratio);
     fast.push_back(row->fast_ratio);
-    const auto it = full.find({row->task, row->context});
+    const auto it = full.find(row->cell());
     if (it == full.end() || it->second->n == 0 || it->second == row) continue;
-    extra.push_back(row->ttft_s - it->second->ttft_s);
-    if (it->second->ttft_s > 0) ttft.push_back(row->ttft_s / it->second->ttft_s);
-    if (row->decode_tokens_per_s && it->second->decode_tokens_per_s)
-      decode.push_back(*row->decode_tokens_per_s / *it->second->decode_tokens_per_s);
+    pairs.push_back({row, it->second});
   }
   if (!ratios.empty()) {
     finding.ratio_low = *std::ranges::min_element(ratios);
@@ -96,9 +122,7 @@ void add_costs(CacheFinding& finding, std::span<const ReportRow* const> tables,
     for (double r : ratios) finding.ratio += r / static_cast<double>(ratios.size());
     for (double r : fast) finding.fast_ratio += r / static_cast<double>(fast.size());
   }
-  if (!extra.empty()) finding.extra_ttft_s = median(extra);
-  if (!ttft.empty()) finding.ttft_factor = median(ttft);
-  if (!decode.empty()) finding.decode_factor = median(decode);
+  add_times(finding, std::move(pairs));
 }
 
 std::string ratio_text(const CacheFinding& c) { return range_text(c.ratio_low, c.ratio_high, 1); }
@@ -135,7 +159,11 @@ std::string cost_of(const CacheFinding& c) {
   if (out.empty()) return out;
   out = "What it costs beside full: " + out + ".";
   if (c.shared)
-    out += " These times come from steps shared by all caches, so they hide differences in speed; 'kvartet speed' measures them.";
+    out +=
+        " These times come from steps shared by all caches, so they hide differences in speed; runs alone ('kvartet bench ... "
+        "--solo 5') show them.";
+  else
+    out += " Each cache was timed alone.";
   return out;
 }
 
@@ -170,23 +198,26 @@ std::vector<WorkloadFinding> find_answers(const StoredResults& results, std::spa
   std::map<std::string, std::string> metric_of;
   for (const StoredTask& t : results.tasks) metric_of[t.task] = t.metric;
   Reference full;
-  std::map<Workload, std::map<std::string, std::vector<const Outcome*>>> done;
+  using Kind = std::pair<Workload, QuestionPosition>;
+  std::map<Kind, std::map<std::string, std::vector<const Outcome*>>> done;
   for (const Outcome& o : results.outcomes) {
     if (o.failed()) continue;
-    done[workload_of(metric_of[o.key.task])][o.spec].push_back(&o);
+    done[{workload_of(metric_of[o.key.task]), o.key.position}][o.spec].push_back(&o);
     if (o.spec == kReferenceSpec) full[o.key] = &o;
   }
-  std::map<std::pair<std::string, int>, const ReportRow*> full_rows;
-  std::map<Workload, std::vector<const ReportRow*>> tables;
+  std::map<Cell, const ReportRow*> full_rows;
+  std::map<Kind, std::vector<const ReportRow*>> tables;
   for (const ReportRow& row : rows) {
-    if (row.spec == kReferenceSpec) full_rows[{row.task, row.context}] = &row;
-    tables[workload_of(row.metric)].push_back(&row);
+    if (row.spec == kReferenceSpec) full_rows[row.cell()] = &row;
+    tables[{workload_of(row.metric), row.position}].push_back(&row);
   }
 
   std::vector<WorkloadFinding> out;
-  for (const auto& [workload, list] : tables) {
+  for (const auto& [kind, list] : tables) {
+    const Workload workload = kind.first;
     WorkloadFinding finding;
     finding.workload = workload;
+    finding.position = kind.second;
     std::set<int> contexts;
     for (const ReportRow* row : list) {
       if (std::ranges::find(finding.tasks, row->task) == finding.tasks.end()) finding.tasks.push_back(row->task);
@@ -194,19 +225,20 @@ std::vector<WorkloadFinding> find_answers(const StoredResults& results, std::spa
       finding.has_reference = finding.has_reference || (row->spec == kReferenceSpec && row->n > 0);
     }
     finding.contexts.assign(contexts.begin(), contexts.end());
-    for (const SampleRecord& s : results.samples) finding.samples += workload_of(metric_of[s.key.task]) == workload ? 1 : 0;
+    for (const SampleRecord& s : results.samples)
+      finding.samples += Kind(workload_of(metric_of[s.key.task]), s.key.position) == kind ? 1 : 0;
     for (const std::string& spec : specs_of(results)) {
       std::vector<const ReportRow*> own;
       std::ranges::copy_if(list, std::back_inserter(own), [&](const ReportRow* row) { return row->spec == spec; });
       if (own.empty()) continue;
       CacheFinding cache;
       cache.spec = spec;
-      const Pool pool = pool_of(done[workload][spec], full);
+      const Pool pool = pool_of(done[kind][spec], full);
       const bool compared = spec != kReferenceSpec && finding.has_reference;
-      const ScoreKind kind =
+      const ScoreKind counted_as =
           workload == Workload::kSummaries || workload == Workload::kCode ? ScoreKind::kMeasurement : ScoreKind::kCount;
       cache.pairs = spec == kReferenceSpec ? 0 : pool.pairs;
-      cache.score = measured_from(pool.scores, pool.score_differences, compared, kind, 100, kScoreMargin);
+      cache.score = measured_from(pool.scores, pool.score_differences, compared, counted_as, 100, kScoreMargin);
       cache.likelihood =
           measured_from(pool.likelihoods, pool.likelihood_differences, compared, ScoreKind::kMeasurement, 1, kLikelihoodMargin);
       for (const ReportRow* row : own) cache.failed += row->failed;

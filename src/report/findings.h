@@ -1,5 +1,6 @@
 // The short answer: for each kind of work, what each cache loses, saves and costs, and which one to take.
 //
+// Costs come from the tables where both this cache and full ran alone, if there are any; else from the shared times.
 // Rules, printed on the page too (docs/howto/read-the-report.md). A cache *loses* when the verdict is 'worse', by score or by
 // likelihood, over all samples of the kind together or in any one table (task, context). It is *as good* when both are shown to
 // be the same within the margin over all samples, and has *no measured loss* when the likelihood is the same but there are too
@@ -36,11 +37,14 @@ struct CacheFinding {
   std::optional<double> extra_ttft_s;  // median over the tables of the difference to full
   std::optional<double> ttft_factor;   // and of the factor
   std::optional<double> decode_factor;
-  bool shared = false;
+  bool shared = false;  // the times are from steps that all caches shared; else from runs of each cache alone
 };
 
+// One kind of work, in one position of the question: a cache that loses nothing on a question that it has seen may lose on
+// others.
 struct WorkloadFinding {
   Workload workload = Workload::kQuestions;
+  QuestionPosition position = QuestionPosition::kSeen;
   std::vector<std::string> tasks;
   std::vector<int> contexts;
   int samples = 0;

@@ -141,6 +141,39 @@ TEST(Findings, AFailedCacheIsNamed) {
   EXPECT_NE(answer.others[0].find("failed on all of its 20 samples"), std::string::npos);
 }
 
+// What a cache loses on unseen questions is no loss on seen ones, and does not hide behind them.
+TEST(Findings, PositionsOfTheQuestionAreAnsweredApart) {
+  StoredResults results = made_results(40);
+  add_unseen(results);
+  for (Outcome& o : results.outcomes) {
+    if (o.spec == kFour && o.key.position == QuestionPosition::kUnseen) o.gold_log_likelihood = *o.gold_log_likelihood - 0.3;
+  }
+  const std::vector<WorkloadFinding> all = find_answers(results, report_rows(results));
+  ASSERT_EQ(all.size(), 2U);
+  EXPECT_EQ(all[0].position, QuestionPosition::kSeen);
+  EXPECT_EQ(all[0].samples, 80);
+  EXPECT_EQ(all[0].caches[1].loss, Loss::kAsGood);
+  EXPECT_EQ(all[1].position, QuestionPosition::kUnseen);
+  EXPECT_EQ(all[1].samples, 80);
+  EXPECT_EQ(all[1].caches[1].loss, Loss::kLoses);
+  EXPECT_EQ(all[1].caches[1].pairs, 80);
+}
+
+// Runs alone exist at 2,048 tokens only: they give the factors, and no shared time of the other table mixes in.
+TEST(Findings, CostsComeFromRunsAloneWhereThereAreAny) {
+  StoredResults results = made_results(10);
+  for (Outcome& o : results.outcomes) o.shared = true;
+  EXPECT_TRUE(only_finding(results).caches[2].shared);
+  EXPECT_NEAR(*only_finding(results).caches[2].decode_factor, 1.5, 1e-12);
+  add_solo(results);
+  const WorkloadFinding finding = only_finding(results);
+  const CacheFinding& two = finding.caches[2];
+  EXPECT_FALSE(two.shared);
+  EXPECT_NEAR(*two.decode_factor, 82.0 / 42, 1e-12);
+  EXPECT_NEAR(*two.ttft_factor, 1, 1e-12);
+  EXPECT_NE(answer_of(finding, short_names(specs_of(results))).cost.find("timed alone"), std::string::npos);
+}
+
 TEST(Depth, SortsSamplesWithOneFactIntoFifths) {
   StoredResults results = made_results(10);
   results.samples[0].depths_json = "[0.1,0.9]";  // two facts: belongs nowhere
@@ -148,7 +181,7 @@ TEST(Depth, SortsSamplesWithOneFactIntoFifths) {
   results.samples[2].depths_json = "not json";
   const std::vector<DepthRow> rows = depth_rows(results);
   ASSERT_EQ(rows.size(), 6U);
-  EXPECT_EQ(rows[0].context, 2048);
+  EXPECT_EQ(rows[0].cell.context, 2048);
   std::vector<int> counts;
   for (const DepthBin& bin : rows[0].bins) counts.push_back(bin.n);
   EXPECT_EQ(counts, (std::vector<int>{1, 1, 1, 2, 3}));
@@ -167,7 +200,7 @@ TEST(Disagreements, WidestFirstAndOnlyWhereScoresDiffer) {
   for (Outcome& o : results.outcomes) {
     if (o.spec == kTwo && o.key.sample == "2" && o.key.context == 2048) o.score = 0.5;
   }
-  const std::vector<Disagreement> list = disagreements(results, "needle", 2048);
+  const std::vector<Disagreement> list = disagreements(results, {"needle", 2048});
   ASSERT_EQ(list.size(), 2U);
   EXPECT_EQ(list[0].sample->key.sample, "0");
   EXPECT_DOUBLE_EQ(list[0].spread, 1);

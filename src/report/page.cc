@@ -66,7 +66,8 @@ void write_contents(Html& out, const PageContext& page, bool depth, bool claims)
   };
   link("answers", "Short answer");
   if (claims) link("claims", "Claims of the papers");
-  for (const PageTable& t : page.tables) link(t.id, fmt::format("{}, {}", t.task, grouped(t.context)));
+  for (const PageTable& t : page.tables)
+    link(t.id, fmt::format("{}, {}{}", t.task, grouped(t.context), question_suffix(t.position)));
   link("contexts", "By length");
   if (depth) link("depths", "By depth");
   link("run", "What was run");
@@ -122,17 +123,21 @@ void write_caveats(Html& out, const PageContext& page, const PageRequest& reques
 }  // namespace
 
 PageContext::PageContext(const StoredResults& stored, std::span<const ReportRow> all)
-    : results(stored), rows(all), specs(specs_of(stored)), names(short_names(specs)) {
+    : results(stored), rows(all), specs(specs_of(stored)), names(short_names(specs)), positions(position_rows(stored)) {
   for (std::size_t i = 0; i < specs.size(); ++i) styles[specs[i]] = static_cast<int>(i);
-  std::map<std::pair<std::string, int>, std::size_t> place;
+  std::map<Cell, std::size_t> place;
   for (const ReportRow& row : rows) {
-    const auto [it, fresh] = place.try_emplace({row.task, row.context}, tables.size());
-    if (fresh) tables.push_back({row.task, row.context, fmt::format("table-{}", tables.size() + 1), {}});
+    const auto [it, fresh] = place.try_emplace(row.cell(), tables.size());
+    if (fresh) tables.push_back({row.task, row.context, row.position, fmt::format("table-{}", tables.size() + 1), {}});
     tables[it->second].rows.push_back(&row);
   }
   for (PageTable& table : tables) {
     std::ranges::stable_sort(table.rows, {}, [&](const ReportRow* row) { return styles.at(row->spec); });
   }
+}
+
+std::string question_suffix(QuestionPosition position) {
+  return position == QuestionPosition::kUnseen ? ", question unseen" : "";
 }
 
 std::string report_page(const StoredResults& results, std::span<const ReportRow> rows, const PageRequest& request) {

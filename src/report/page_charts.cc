@@ -65,7 +65,9 @@ void loss_cell(Html& out, const CacheFinding& c) {
 }
 
 void write_finding_table(Html& out, const PageContext& page, const WorkloadFinding& finding) {
-  open_table(out, fmt::format("All caches on {}, over all {} samples", workload_name(finding.workload), finding.samples),
+  open_table(out,
+             fmt::format("All caches on {}{}, over all {} samples", workload_name(finding.workload),
+                         question_suffix(finding.position), finding.samples),
              {"cache", "answer", "times smaller", "nats to full", "95 %", "points to full", "95 %", "first token, × full",
               "tokens/s, × full", "pairs"});
   for (const CacheFinding& c : finding.caches) {
@@ -125,13 +127,17 @@ void write_tradeoff(Html& out, const PageContext& page, const PageTable& table, 
   chart.title = wish.title;
   chart.x_label = wish.against_rate ? kRateLabel : kRatioLabel;
   bool shared = false;
+  // Rates of caches that ran alone stand with each other only.
+  const bool alone = std::ranges::count_if(table.rows, [](const ReportRow* r) { return r->solo && r->solo->runs > 0; }) >= 2;
   for (const ReportRow* row : table.rows) {
     if (row->n == 0) continue;
     std::optional<ChartPoint> p =
         quality_point(wish.likelihood ? row->likelihood : row->score, page.reference(row->spec), compared);
-    if (!p || (wish.against_rate && !row->decode_tokens_per_s)) continue;
-    p->x = wish.against_rate ? *row->decode_tokens_per_s : row->compression_ratio;
-    shared = shared || row->shared;
+    const ShownTimes times = alone ? shown_times(*row) : ShownTimes{row->ttft_s, row->decode_tokens_per_s, row->shared};
+    const bool comparable = !alone || (row->solo && row->solo->runs > 0);
+    if (!p || (wish.against_rate && (!times.decode_tokens_per_s || !comparable))) continue;
+    p->x = wish.against_rate ? *times.decode_tokens_per_s : row->compression_ratio;
+    shared = shared || times.shared;
     ChartSeries series = series_of(page, row->spec);
     series.points = {*p};
     chart.series.push_back(std::move(series));
@@ -139,8 +145,9 @@ void write_tradeoff(Html& out, const PageContext& page, const PageTable& table, 
   if (chart.series.size() < 2) return;
   chart.caption = "Up is better, right is cheaper.";
   if (wish.against_rate)
-    chart.caption =
-        shared ? "Rates of decode steps shared by all caches: no measure of speed." : "Up is better, right is faster.";
+    chart.caption = shared  ? "Rates of decode steps shared by all caches: no measure of speed."
+                    : alone ? "Rates of each cache alone. Up is better, right is faster."
+                            : "Up is better, right is faster.";
   write_scatter(out, chart);
 }
 
@@ -153,7 +160,7 @@ void write_answers(Html& out, const PageContext& page) {
     std::vector<std::string> lengths;
     for (const int context : finding.contexts) lengths.push_back(grouped(context));
     out.open("article", {{"class", "answer"}});
-    out.element("h3", sentence_start(workload_name(finding.workload)));
+    out.element("h3", sentence_start(workload_name(finding.workload)) + question_suffix(finding.position));
     out.element("p",
                 fmt::format("Measured by {} at {} tokens, {} samples.", joined(finding.tasks), joined(lengths), finding.samples),
                 {{"class", "small"}});
@@ -179,21 +186,21 @@ void write_answers(Html& out, const PageContext& page) {
 void write_context_section(Html& out, const PageContext& page) {
   out.open("section", {{"aria-labelledby", "contexts"}}).element("h2", "Likelihood by length", {{"id", "contexts"}});
   out.element("p", "Difference to full in nats per token of the reference answer, by the room for prompt and answer in tokens.");
-  std::vector<std::string> tasks;
+  std::vector<std::pair<std::string, QuestionPosition>> tasks;
   for (const PageTable& t : page.tables) {
-    if (std::ranges::find(tasks, t.task) == tasks.end()) tasks.push_back(t.task);
+    if (std::ranges::find(tasks, std::pair(t.task, t.position)) == tasks.end()) tasks.emplace_back(t.task, t.position);
   }
   int number = 0;
-  for (const std::string& task : tasks) {
+  for (const auto& [task, position] : tasks) {
     std::vector<const PageTable*> own;
     for (const PageTable& t : page.tables) {
-      if (t.task == task) own.push_back(&t);
+      if (t.task == task && t.position == position) own.push_back(&t);
     }
-    out.open("div", {{"data-task", task}}).element("h3", task);
+    out.open("div", {{"data-task", task}}).element("h3", task + question_suffix(position));
     std::vector<std::string> columns = {"cache"};
     Chart chart = quality_chart(true, true);
     chart.id = fmt::format("context-{}", ++number);
-    chart.title = "Likelihood by length, " + task;
+    chart.title = "Likelihood by length, " + task + question_suffix(position);
     chart.caption = "Bars are 95 % intervals; within the band is the same as full.";
     chart.x_label = "context in tokens";
     for (const PageTable* t : own) {
@@ -234,17 +241,18 @@ void write_depth_section(Html& out, const PageContext& page) {
   const std::vector<DepthRow> rows = depth_rows(page.results);
   for (std::size_t begin = 0; begin < rows.size();) {
     std::size_t end = begin;
-    while (end < rows.size() && rows[end].task == rows[begin].task && rows[end].context == rows[begin].context) ++end;
+    while (end < rows.size() && rows[end].cell == rows[begin].cell) ++end;
     const DepthRow& first = rows[begin];
-    out.open("div", {{"data-task", first.task}, {"data-context", std::to_string(first.context)}});
-    out.element("h3", fmt::format("{} at {} tokens", first.task, grouped(first.context)));
+    const Cell& at = first.cell;
+    out.open("div", {{"data-task", at.task}, {"data-context", std::to_string(at.context)}});
+    out.element("h3", fmt::format("{} at {} tokens{}", at.task, grouped(at.context), question_suffix(at.position)));
     std::vector<std::string> columns = {"cache"};
     for (std::size_t b = 0; b < kBinNames.size(); ++b)
       columns.push_back(fmt::format("{} (n = {})", kBinNames[b], first.bins[b].n));
     open_table(out, "Nats to full (score)", columns);
     Chart chart = quality_chart(true, true);
     chart.id = fmt::format("depth-{}", begin);
-    chart.title = fmt::format("Loss by depth, {} at {}", first.task, grouped(first.context));
+    chart.title = fmt::format("Loss by depth, {} at {}{}", at.task, grouped(at.context), question_suffix(at.position));
     chart.caption = "Within the band is the same as full. A fifth holds few samples: look at the pattern, not at a single point.";
     chart.x_label = "where the fact stands";
     chart.x_names = {"first", "second", "middle", "fourth", "last"};

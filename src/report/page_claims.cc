@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 
+#include "report/evidence.h"
 #include "report/page_parts.h"
 #include "report/published_figures.h"
 
@@ -37,8 +38,9 @@ void write_claim(Html& out, const ClaimRow& row) {
 // Mean scores of the caches over sets, all lengths together: the form of the paper's tables.
 std::map<std::string, std::map<std::string, std::pair<double, int>>> score_sums(const StoredResults& results) {
   std::map<std::string, std::map<std::string, std::pair<double, int>>> out;
+  const QuestionPosition position = claimed_position(results);
   for (const Outcome& o : results.outcomes) {
-    if (o.failed() || !o.score) continue;
+    if (o.failed() || !o.score || o.key.position != position) continue;
     auto& [sum, n] = out[o.spec][o.key.task];
     sum += 100 * *o.score;
     ++n;

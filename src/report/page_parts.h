@@ -15,17 +15,22 @@
 #include "report/findings.h"
 #include "report/html.h"
 #include "report/names.h"
+#include "report/positions.h"
 #include "report/rows.h"
 
 namespace kvartet {
 
-// One (task, context): the unit of a section and of its tables.
+// One cell: the unit of a section and of its tables.
 struct PageTable {
   std::string task;
   int context = 0;
+  QuestionPosition position = QuestionPosition::kSeen;
   std::string id;
   std::vector<const ReportRow*> rows;  // `full` first
+
+  Cell cell() const { return {task, context, position}; }
 };
+std::string question_suffix(QuestionPosition position);  // "" or ", question unseen"
 
 struct PageContext {
   const StoredResults& results;
@@ -34,6 +39,7 @@ struct PageContext {
   std::map<std::string, std::string> names;  // short
   std::map<std::string, int> styles;
   std::vector<PageTable> tables;
+  std::vector<PositionRow> positions;  // of the prompts that ran with the question seen and unseen
 
   PageContext(const StoredResults& stored, std::span<const ReportRow> all);
   const std::string& name(const std::string& spec) const { return names.at(spec); }
@@ -59,6 +65,8 @@ struct ScatterWish {
 void write_tradeoff(Html& out, const PageContext& page, const PageTable& table, const ScatterWish& wish);
 
 void write_answers(Html& out, const PageContext& page);
+void write_solo_table(Html& out, const PageContext& page, const PageTable& table);
+void write_position_table(Html& out, const PageContext& page, const PageTable& table);
 void write_task_section(Html& out, const PageContext& page, const PageTable& table);
 void write_samples(Html& out, const PageContext& page, const PageTable& table);
 void write_context_section(Html& out, const PageContext& page);

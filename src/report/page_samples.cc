@@ -111,7 +111,7 @@ void write_sample(Html& out, const PageContext& page, const Disagreement& d) {
 }  // namespace
 
 void write_samples(Html& out, const PageContext& page, const PageTable& table) {
-  const std::vector<Disagreement> all = disagreements(page.results, table.task, table.context);
+  const std::vector<Disagreement> all = disagreements(page.results, table.cell());
   if (all.empty()) return;
   const std::size_t shown = std::min(kShownSamples, all.size());
   out.open("details");

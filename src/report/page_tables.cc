@@ -14,7 +14,7 @@ const char* shared_mark(const ReportRow& row) { return row.shared ? "*" : ""; }
 
 void write_main_table(Html& out, const PageContext& page, const PageTable& table) {
   const bool scored = std::ranges::any_of(table.rows, [](const ReportRow* r) { return r->score.mean.has_value(); });
-  const bool shared = std::ranges::any_of(table.rows, [](const ReportRow* r) { return r->shared; });
+  const bool shared = std::ranges::any_of(table.rows, [](const ReportRow* r) { return shown_times(*r).shared; });
   std::vector<std::string> columns = {"cache"};
   if (scored) columns.insert(columns.end(), {"score", "to full, 95 %", "verdict"});
   columns.insert(columns.end(), {"nats", "to full, 95 %", "verdict", "times smaller", "in memory", "first token, s", "tokens/s",
@@ -33,8 +33,10 @@ void write_main_table(Html& out, const PageContext& page, const PageTable& table
     verdict_cell(out, r.likelihood.verdict);
     cell(out, r.n > 0 ? fmt::format("{:.2f}", r.compression_ratio) : "–");
     cell(out, r.n > 0 ? fmt::format("{:.2f}", r.fast_ratio) : "–");
-    cell(out, r.n > 0 ? fmt::format("{:.2f}{}", r.ttft_s, shared_mark(r)) : "–");
-    cell(out, r.decode_tokens_per_s ? fmt::format("{:.1f}{}", *r.decode_tokens_per_s, shared_mark(r)) : "–");
+    const ShownTimes times = shown_times(r);
+    const char* mark = times.shared ? "*" : "";
+    cell(out, r.n > 0 ? fmt::format("{:.2f}{}", times.ttft_s, mark) : "–");
+    cell(out, times.decode_tokens_per_s ? fmt::format("{:.1f}{}", *times.decode_tokens_per_s, mark) : "–");
     cell(out, r.n > 0 ? share_text(r.acted) : "–");
     cell(out, r.failed > 0 ? fmt::format("{}, {} failed", r.n, r.failed) : std::to_string(r.n));
     out.close();
@@ -171,7 +173,8 @@ void write_task_section(Html& out, const PageContext& page, const PageTable& tab
                        {"aria-labelledby", table.id},
                        {"data-task", table.task},
                        {"data-context", std::to_string(table.context)}});
-  out.element("h2", fmt::format("{} at {} tokens", table.task, grouped(table.context)), {{"id", table.id}});
+  out.element("h2", fmt::format("{} at {} tokens{}", table.task, grouped(table.context), question_suffix(table.position)),
+              {{"id", table.id}});
   const ReportRow& first = *table.rows.front();
   int samples = 0;
   for (const ReportRow* row : table.rows) samples = std::max(samples, row->n + row->failed);
@@ -182,6 +185,8 @@ void write_task_section(Html& out, const PageContext& page, const PageTable& tab
   out.element("p", about + ".");
   write_main_table(out, page, table);
   write_failures(out, page, table);
+  write_solo_table(out, page, table);
+  write_position_table(out, page, table);
   out.open("div", {{"class", "charts"}});
   const bool likelihood = std::ranges::any_of(table.rows, [](const ReportRow* r) { return r->likelihood.mean.has_value(); });
   const bool scored = std::ranges::any_of(table.rows, [](const ReportRow* r) { return r->score.mean.has_value(); });
@@ -210,7 +215,7 @@ void write_run_section(Html& out, const PageContext& page, const std::vector<std
     fact("Model", fmt::format("{} ({})", id.model_name, id.model_shape));
     fact("Hash of the model file", id.model_hash);
     fact("Seed", std::to_string(id.seed));
-    fact("Parameters", id.parameters);
+    fact("Parameters", parameters_text(page.results));
     fact("Kvartet version", id.version);
     std::string from;
     for (const std::string& folder : folders) from += (from.empty() ? "" : ", ") + folder;
@@ -263,7 +268,7 @@ void write_guide(Html& out) {
        "alone."},
       {"first token",
        "Prefill, the cache's own sealing and the first token. Times with * come from one prefill and one decode batch for all "
-       "caches."},
+       "caches; those without it are medians of the cache alone, on one prompt, in a process of its own."},
       {"Line in the charts",
        "The frontier: no other cache is better in both directions. The shaded band is what counts as the same as full."},
   }};

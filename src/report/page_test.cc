@@ -192,6 +192,9 @@ TEST(Page, HostileTextsStayTexts) {
   results.samples[0].depths_json = evil;
   results.runs[0].identity.model_name = evil;
   results.runs[0].identity.parameters = evil;
+  add_solo(results);
+  results.solo[0].key.sample = evil;
+  results.solo[5].error = evil;
   results.runs[0].machine.cpu = evil;
   results.tasks.push_back({evil, evil});
   results.samples.push_back(made_sample(evil, 1, 0));
@@ -238,6 +241,33 @@ TEST(Page, LeavesOutWhatIsNotThere) {
   html = page_of(failed);
   parsed(html);
   EXPECT_NE(html.find("out of memory"), std::string::npos);
+}
+
+TEST(Page, ShowsEachCacheAlone) {
+  StoredResults results = made_results(6);
+  for (Outcome& o : results.outcomes) o.shared = true;
+  EXPECT_EQ(page_of(results).find("Each cache alone"), std::string::npos);
+  add_solo(results);
+  const std::string html = page_of(results);
+  std::vector<std::string> captions;
+  for (const Element& e : named(parsed(html), "caption")) captions.push_back(e.text);
+  EXPECT_EQ(std::ranges::count_if(captions, [](const std::string& c) { return c.starts_with("Each cache alone"); }), 1);
+  for (const char* text : {"1.20 (1.00 to 1.40)", "2.00*", "42.0 (40.0 to 44.0)", "204.0 MiB", "the same"})
+    EXPECT_NE(html.find(text), std::string::npos) << text;
+  EXPECT_NE(html.find("Rates of each cache alone."), std::string::npos);
+  EXPECT_NE(html.find("Rates of decode steps shared by all caches"), std::string::npos);  // at 4,096 tokens
+}
+
+TEST(Page, ShowsTheQuestionSeenAndUnseenSideBySide) {
+  StoredResults results = made_results(10);
+  EXPECT_EQ(page_of(results).find("question unseen"), std::string::npos);
+  add_unseen(results);
+  const std::string html = page_of(results);
+  std::vector<std::string> captions;
+  for (const Element& e : named(parsed(html), "caption")) captions.push_back(e.text);
+  EXPECT_EQ(std::ranges::count_if(captions, [](const std::string& c) { return c.starts_with("Question seen or unseen"); }), 2);
+  EXPECT_NE(html.find("needle at 2,048 tokens, question unseen"), std::string::npos);
+  EXPECT_NE(html.find("Questions with short answers, question unseen"), std::string::npos);
 }
 
 TEST(Chart, TicksAreRoundAndInside) {

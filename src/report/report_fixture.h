@@ -2,6 +2,8 @@
 #pragma once
 
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "results/records.h"
 
@@ -48,12 +50,8 @@ inline SampleRecord made_sample(const std::string& task, int context, int i) {
 
 inline RunRecord made_run() {
   RunRecord run;
-  run.identity = {.model_hash = "h",
-                  .model_name = "tiny",
-                  .model_shape = "2 layers",
-                  .seed = 1,
-                  .parameters = "question=seen",
-                  .version = "0.1.0"};
+  run.identity = {
+      .model_hash = "h", .model_name = "tiny", .model_shape = "2 layers", .seed = 1, .parameters = "", .version = "0.1.0"};
   run.machine = {.cpu = "A processor", .cores = 2, .memory_bytes = 1 << 30, .compiler = "g++"};
   run.threads = 2;
   run.started = "2025-01-31T12:00:00Z";
@@ -77,6 +75,44 @@ inline StoredResults made_results(int n) {
     }
   }
   return r;
+}
+
+// The same prompts with their question unseen: kivi:bits=2 then loses everything.
+inline void add_unseen(StoredResults& r) {
+  const std::vector<SampleRecord> samples = r.samples;
+  for (SampleRecord s : samples) {
+    s.key.position = QuestionPosition::kUnseen;
+    r.samples.push_back(s);
+  }
+  const std::vector<Outcome> outcomes = r.outcomes;
+  for (Outcome o : outcomes) {
+    o.key.position = QuestionPosition::kUnseen;
+    if (o.spec.starts_with("kivi:bits=2")) o.score = 0;
+    r.outcomes.push_back(o);
+  }
+}
+
+// Five runs of each cache alone on the first prompt at 2,048 tokens; kivi:bits=2 decodes twice as fast as full.
+inline void add_solo(StoredResults& r) {
+  for (const char* spec : {"full", "kivi:bits=4,group=32,residual=128", "kivi:bits=2,group=32,residual=128"}) {
+    for (int repeat = 0; repeat < 5; ++repeat) {
+      SoloRun s;
+      s.key = {"needle", 2048, "0"};
+      s.spec = spec;
+      s.repeat = repeat;
+      s.text = "the answer is 42";
+      s.finish_reason = "stop";
+      s.completion_tokens = 4;
+      s.ttft_s = 1 + 0.1 * repeat;
+      s.decode_tokens_per_s = (std::string_view(spec).starts_with("kivi:bits=2") ? 80 : 40) + repeat;
+      s.end_to_end_tokens_per_s = 4;
+      s.token_gaps_json = "[20,25,30]";
+      s.peak_rss_bytes = (std::int64_t{200} + repeat) << 20;
+      s.weight_bytes = std::int64_t{100} << 20;
+      s.run = 1;
+      r.solo.push_back(s);
+    }
+  }
 }
 
 }  // namespace kvartet

@@ -6,12 +6,12 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <tuple>
+#include <utility>
+
+#include "report/positions.h"
 
 namespace kvartet {
 namespace {
-
-using Group = std::pair<std::string, int>;  // task, context
 
 double mean(std::span<const double> x) {
   double sum = 0;
@@ -19,7 +19,9 @@ double mean(std::span<const double> x) {
   return x.empty() ? 0 : sum / static_cast<double>(x.size());
 }
 
-double ratio(std::int64_t f16, std::int64_t bytes) { return bytes > 0 ? static_cast<double>(f16) / static_cast<double>(bytes) : 0; }
+double ratio(std::int64_t f16, std::int64_t bytes) {
+  return bytes > 0 ? static_cast<double>(f16) / static_cast<double>(bytes) : 0;
+}
 
 // Outcomes of one cache in one group, by sample id.
 using BySample = std::map<std::string, const Outcome*>;
@@ -42,7 +44,8 @@ Measured compare(const std::vector<const Outcome*>& done, const BySample* full, 
 }
 
 int count_paired(const std::vector<const Outcome*>& done, const BySample& full) {
-  return static_cast<int>(std::count_if(done.begin(), done.end(), [&](const Outcome* o) { return full.contains(o->key.sample); }));
+  return static_cast<int>(
+      std::count_if(done.begin(), done.end(), [&](const Outcome* o) { return full.contains(o->key.sample); }));
 }
 
 void fill_system_figures(ReportRow& row, const std::vector<const Outcome*>& done, const std::map<SampleKey, int>& prompt_tokens) {
@@ -74,18 +77,6 @@ void fill_system_figures(ReportRow& row, const std::vector<const Outcome*>& done
   if (!rates.empty()) row.decode_tokens_per_s = median(rates);
 }
 
-// A stored list of numbers; what is none of that counts as nothing stored.
-std::vector<double> numbers_of(const std::string& json) {
-  const nlohmann::json list = nlohmann::json::parse(json, nullptr, false);
-  std::vector<double> out;
-  if (!list.is_array()) return out;
-  for (const nlohmann::json& x : list) {
-    constexpr double kMost = 1e12;  // ms between two tokens
-    if (x.is_number() && x.get<double>() >= 0 && x.get<double>() <= kMost) out.push_back(x.get<double>());
-  }
-  return out;
-}
-
 void fill_answer_spreads(ReportRow& row, const std::vector<const Outcome*>& done) {
   if (done.empty()) return;
   std::vector<double> tokens;
@@ -99,7 +90,7 @@ void fill_answer_spreads(ReportRow& row, const std::vector<const Outcome*>& done
   }
   row.lengths = {quantile(tokens, 0), quantile(tokens, 0.25), median(tokens), quantile(tokens, 0.75), quantile(tokens, 1)};
   row.cut_off = cut / static_cast<double>(done.size());
-  if (!gaps.empty()) row.gaps = GapSpread{median(gaps), quantile(gaps, 0.95), quantile(gaps, 0.99), quantile(gaps, 1)};
+  row.gaps = gap_spread(gaps);
 }
 
 nlohmann::json optional_json(const std::optional<double>& x) { return x ? nlohmann::json(*x) : nlohmann::json(nullptr); }
@@ -108,11 +99,49 @@ nlohmann::json gap_json(const std::optional<GapSpread>& gaps, double GapSpread::
   return gaps ? nlohmann::json((*gaps).*field) : nlohmann::json(nullptr);
 }
 
+nlohmann::json spread_json(const std::optional<RunSpread>& spread, double RunSpread::* field) {
+  return spread ? nlohmann::json((*spread).*field) : nlohmann::json(nullptr);
+}
+
+// null where the cache never ran alone.
+nlohmann::json solo_json(const std::optional<SoloFigures>& solo) {
+  if (!solo) return nullptr;
+  const SoloFigures& s = *solo;
+  const auto ttft = [&](double RunSpread::* field) {
+    return spread_json(s.runs > 0 ? std::optional(s.ttft_s) : std::nullopt, field);
+  };
+  return {
+      {"runs", s.runs},
+      {"failed", s.failed},
+      {"first_error", s.first_error},
+      {"sample", s.sample},
+      {"prompt_tokens", s.prompt_tokens},
+      {"completion_tokens", s.completion_tokens},
+      {"ttft_s", ttft(&RunSpread::median)},
+      {"ttft_low_s", ttft(&RunSpread::low)},
+      {"ttft_high_s", ttft(&RunSpread::high)},
+      {"prefill_s", s.prefill_s},
+      {"compress_s", s.compress_s},
+      {"decode_tokens_per_s", spread_json(s.decode_tokens_per_s, &RunSpread::median)},
+      {"decode_low_tokens_per_s", spread_json(s.decode_tokens_per_s, &RunSpread::low)},
+      {"decode_high_tokens_per_s", spread_json(s.decode_tokens_per_s, &RunSpread::high)},
+      {"end_to_end_tokens_per_s", spread_json(s.end_to_end_tokens_per_s, &RunSpread::median)},
+      {"token_gap_p50_ms", gap_json(s.gaps, &GapSpread::p50)},
+      {"token_gap_p95_ms", gap_json(s.gaps, &GapSpread::p95)},
+      {"token_gap_p99_ms", gap_json(s.gaps, &GapSpread::p99)},
+      {"token_gap_max_ms", gap_json(s.gaps, &GapSpread::max)},
+      {"peak_rss_bytes", s.peak_rss_bytes > 0 ? nlohmann::json(s.peak_rss_bytes) : nlohmann::json(nullptr)},
+      {"weight_bytes", s.weight_bytes},
+      {"same_text", s.same_text ? nlohmann::json(*s.same_text) : nlohmann::json(nullptr)},
+  };
+}
+
 nlohmann::json row_json(const ReportRow& r) {
   return {
       {"task", r.task},
       {"metric", r.metric},
       {"context", r.context},
+      {"question_position", question_position_name(r.position)},
       {"spec", r.spec},
       {"n", r.n},
       {"failed", r.failed},
@@ -155,13 +184,14 @@ nlohmann::json row_json(const ReportRow& r) {
       {"end_allocated_bytes", r.end_allocated_bytes},
       {"rows_kept", r.rows_kept},
       {"acted", r.acted},
+      {"solo", solo_json(r.solo)},
   };
 }
 
 }  // namespace
 
-Measured measured_from(std::span<const double> values, std::span<const double> differences, bool compared, ScoreKind kind, double scale,
-                       double margin) {
+Measured measured_from(std::span<const double> values, std::span<const double> differences, bool compared, ScoreKind kind,
+                       double scale, double margin) {
   Measured out;
   out.margin = margin * scale;
   if (!values.empty()) out.mean = scale * mean(values);
@@ -182,26 +212,28 @@ std::vector<ReportRow> report_rows(const StoredResults& results, const std::stri
   std::map<SampleKey, int> prompt_tokens;
   for (const SampleRecord& s : results.samples) prompt_tokens[s.key] = s.prompt_tokens;
 
-  std::map<Group, BySample> full;
-  std::vector<std::tuple<Group, std::string>> order;  // as first met
-  std::map<std::tuple<Group, std::string>, std::vector<const Outcome*>> outcomes;
+  const std::map<std::pair<Cell, std::string>, SoloFigures> solo = solo_figures(results);
+
+  std::map<Cell, BySample> full;
+  std::vector<std::pair<Cell, std::string>> order;  // as first met
+  std::map<std::pair<Cell, std::string>, std::vector<const Outcome*>> outcomes;
   for (const Outcome& o : results.outcomes) {
-    const Group group = {o.key.task, o.key.context};
-    auto& list = outcomes[{group, o.spec}];
-    if (list.empty()) order.emplace_back(group, o.spec);
+    auto& list = outcomes[{o.key.cell(), o.spec}];
+    if (list.empty()) order.emplace_back(o.key.cell(), o.spec);
     list.push_back(&o);
-    if (o.spec == full_spec && !o.failed()) full[group][o.key.sample] = &o;
+    if (o.spec == full_spec && !o.failed()) full[o.key.cell()][o.key.sample] = &o;
   }
 
   std::vector<ReportRow> rows;
-  for (const auto& [group, spec] : order) {
+  for (const auto& [cell, spec] : order) {
     ReportRow row;
-    row.task = group.first;
-    row.context = group.second;
+    row.task = cell.task;
+    row.context = cell.context;
+    row.position = cell.position;
     row.spec = spec;
     row.metric = metric_of[row.task];
     std::vector<const Outcome*> done;
-    for (const Outcome* o : outcomes[{group, spec}]) {
+    for (const Outcome* o : outcomes[{cell, spec}]) {
       if (!o->failed()) {
         done.push_back(o);
         continue;
@@ -209,23 +241,46 @@ std::vector<ReportRow> report_rows(const StoredResults& results, const std::stri
       if (row.failed++ == 0) row.first_error = o->error;
     }
     row.n = static_cast<int>(done.size());
-    const auto reference = full.find(group);
+    const auto reference = full.find(cell);
     const BySample* pairs = spec == full_spec || reference == full.end() ? nullptr : &reference->second;
     if (pairs != nullptr) row.paired = count_paired(done, *pairs);
     row.score = compare(done, pairs, score_kind(row.metric), 100, kScoreMargin, [](const Outcome& o) { return o.score; });
-    row.likelihood = compare(done, pairs, ScoreKind::kMeasurement, 1, kLikelihoodMargin, [](const Outcome& o) { return o.gold_log_likelihood; });
+    row.likelihood = compare(done, pairs, ScoreKind::kMeasurement, 1, kLikelihoodMargin,
+                             [](const Outcome& o) { return o.gold_log_likelihood; });
     fill_system_figures(row, done, prompt_tokens);
     fill_answer_spreads(row, done);
+    if (const auto alone = solo.find({cell, spec}); alone != solo.end()) row.solo = alone->second;
     rows.push_back(std::move(row));
   }
   return rows;
 }
 
+ShownTimes shown_times(const ReportRow& row) {
+  if (!row.solo || row.solo->runs == 0) return {row.ttft_s, row.decode_tokens_per_s, row.shared};
+  const std::optional<RunSpread>& rate = row.solo->decode_tokens_per_s;
+  return {row.solo->ttft_s.median, rate ? std::optional(rate->median) : std::nullopt, false};
+}
+
+std::string cell_name(const Cell& cell) {
+  return fmt::format("{} at {} tokens{}", cell.task, cell.context,
+                     cell.position == QuestionPosition::kUnseen ? ", question unseen" : "");
+}
+
 std::vector<std::string> report_caveats(const StoredResults& results, std::span<const ReportRow> rows) {
   std::vector<std::string> out;
-  const bool shared = std::any_of(rows.begin(), rows.end(), [](const ReportRow& r) { return r.shared; });
+  const bool shared = std::any_of(rows.begin(), rows.end(), [](const ReportRow& r) { return shown_times(r).shared; });
   if (shared) {
-    out.emplace_back("Times and rates marked * come from one prefill and one decode batch shared by all caches; use 'kvartet speed' to compare speed.");
+    out.emplace_back(
+        "Times and rates marked * come from one prefill and one decode batch shared by all caches; to compare speed, let each "
+        "run alone "
+        "with 'kvartet bench ... --solo 5', or use 'kvartet speed'.");
+  }
+  const bool few = std::any_of(rows.begin(), rows.end(),
+                               [](const ReportRow& r) { return r.solo && r.solo->runs > 0 && r.solo->runs < kEnoughRepeats; });
+  if (few) {
+    out.push_back(
+        fmt::format("Some caches ran alone fewer than {0} times: too few to tell speed from chance; --solo {0} adds the rest.",
+                    kEnoughRepeats));
   }
   std::set<std::string> machines;
   std::set<int> threads;
@@ -234,37 +289,45 @@ std::vector<std::string> report_caveats(const StoredResults& results, std::span<
     threads.insert(r.threads);
   }
   if (machines.size() > 1 || threads.size() > 1) {
-    out.push_back(fmt::format("The runs differ in machine or threads (processors: {}, thread counts: {}): times and rates do not compare.",
-                              machines.size(), threads.size()));
+    out.push_back(
+        fmt::format("The runs differ in machine or threads (processors: {}, thread counts: {}): times and rates do not compare.",
+                    machines.size(), threads.size()));
   }
   for (const ReportRow& r : rows) {
+    if (r.solo) {
+      for (std::string& caveat : solo_caveats(fmt::format("{} through {}", cell_name(r.cell()), r.spec), *r.solo))
+        out.push_back(std::move(caveat));
+    }
     if (r.failed == 0) continue;
-    out.push_back(fmt::format("{} at {} tokens through {}: {} of {} samples failed; the first: {}", r.task, r.context, r.spec, r.failed,
+    out.push_back(fmt::format("{} through {}: {} of {} samples failed; the first: {}", cell_name(r.cell()), r.spec, r.failed,
                               r.failed + r.n, r.first_error));
   }
-  std::map<Group, std::pair<int, int>> cut;  // samples, of which truncated
+  std::map<Cell, std::pair<int, int>> cut;  // samples, of which truncated
   for (const SampleRecord& s : results.samples) {
-    auto& [all, truncated] = cut[{s.key.task, s.key.context}];
+    auto& [all, truncated] = cut[s.key.cell()];
     ++all;
     if (s.dropped_tokens > 0) ++truncated;
   }
-  for (const auto& [group, counts] : cut) {
+  for (const auto& [cell, counts] : cut) {
     if (counts.second == 0) continue;
-    out.push_back(fmt::format("{} at {} tokens: {} of {} prompts were longer and lost their middle.", group.first, group.second,
-                              counts.second, counts.first));
+    out.push_back(
+        fmt::format("{}: {} of {} prompts were longer and lost their middle.", cell_name(cell), counts.second, counts.first));
   }
   return out;
 }
 
 nlohmann::json report_json(const StoredResults& results, std::span<const ReportRow> rows) {
-  nlohmann::json out = {{"rows", nlohmann::json::array()}, {"runs", nlohmann::json::array()}, {"caveats", report_caveats(results, rows)}};
+  nlohmann::json out = {{"rows", nlohmann::json::array()},
+                        {"runs", nlohmann::json::array()},
+                        {"positions", positions_json(position_rows(results))},
+                        {"caveats", report_caveats(results, rows)}};
   for (const ReportRow& r : rows) out["rows"].push_back(row_json(r));
   for (const RunRecord& r : results.runs) {
     out["runs"].push_back({{"model", r.identity.model_name},
                            {"model_hash", r.identity.model_hash},
                            {"model_shape", r.identity.model_shape},
                            {"seed", r.identity.seed},
-                           {"parameters", r.identity.parameters},
+                           {"parameters", parameters_text(results)},
                            {"version", r.identity.version},
                            {"cpu", r.machine.cpu},
                            {"cores", r.machine.cores},

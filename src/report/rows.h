@@ -1,4 +1,5 @@
-// The flat rows of a benchmark: one per (task, context, cache), computed from the stored outcomes.
+// The flat rows of a benchmark: one per cell (task, context, position of the question) and cache, computed from the stored
+// outcomes.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -7,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "report/timing.h"
 #include "results/paired.h"
 #include "results/records.h"
 
@@ -25,8 +27,8 @@ struct Measured {
 
 // From the values and from the differences of the pairs, both in [0, 1] for scores. `compared`: there is a `full` to
 // compare with, and this is not it.
-Measured measured_from(std::span<const double> values, std::span<const double> differences, bool compared, ScoreKind kind, double scale,
-                       double margin);
+Measured measured_from(std::span<const double> values, std::span<const double> differences, bool compared, ScoreKind kind,
+                       double scale, double margin);
 
 // min, quartiles and max of the generated tokens.
 struct LengthSpread {
@@ -37,18 +39,11 @@ struct LengthSpread {
   double max = 0;
 };
 
-// Time between consecutive tokens, over all gaps of all samples, in ms.
-struct GapSpread {
-  double p50 = 0;
-  double p95 = 0;
-  double p99 = 0;
-  double max = 0;
-};
-
 struct ReportRow {
   std::string task;
   std::string metric;
   int context = 0;
+  QuestionPosition position = QuestionPosition::kSeen;
   std::string spec;
   int n = 0;       // samples completed
   int failed = 0;  // samples that ended in an error: counted, never left out silently
@@ -78,14 +73,27 @@ struct ReportRow {
   double fast_bytes = 0;  // of them in memory; the rest is on slower tiers
   double end_allocated_bytes = 0;
   double rows_kept = 0;
-  double acted = 0;  // share of samples in which the cache dropped or shortened anything
+  double acted = 0;                 // share of samples in which the cache dropped or shortened anything
+  std::optional<SoloFigures> solo;  // the cache alone; absent: no such run
+
+  Cell cell() const { return {task, context, position}; }
 };
+
+// What stands for a cache's speed: its own where it ran alone, else what all caches shared, which is marked.
+struct ShownTimes {
+  double ttft_s = 0;
+  std::optional<double> decode_tokens_per_s;
+  bool shared = false;
+};
+ShownTimes shown_times(const ReportRow& row);
 
 // In the order of the outcomes (task, context, cache). `full_spec` names the reference.
 std::vector<ReportRow> report_rows(const StoredResults& results, const std::string& full_spec = "full");
 
-// {"rows": [...], "runs": [...], "caveats": [...]}: DESIGN 6, docs/formats/results.md.
+// {"rows": [...], "runs": [...], "positions": [...], "caveats": [...]}: DESIGN 6, docs/formats/results.md.
 nlohmann::json report_json(const StoredResults& results, std::span<const ReportRow> rows);
+
+std::string cell_name(const Cell& cell);  // "needle at 2048 tokens", "needle at 2048 tokens, question unseen"
 
 // What a reader must know before comparing rows: failures, several machines, shared timing. One sentence each.
 std::vector<std::string> report_caveats(const StoredResults& results, std::span<const ReportRow> rows);

@@ -33,8 +33,7 @@ Outcome outcome(int i, const std::string& spec, double score, double likelihood)
 StoredResults results_of(int n) {
   StoredResults r;
   RunRecord run;
-  run.identity = {
-      .model_hash = "h", .model_name = "tiny", .model_shape = "s", .seed = 1, .parameters = "question=seen", .version = "0.1.0"};
+  run.identity = {.model_hash = "h", .model_name = "tiny", .model_shape = "s", .seed = 1, .parameters = "", .version = "0.1.0"};
   run.machine.cpu = "A processor with a name";
   run.threads = 2;
   r.runs = {run};

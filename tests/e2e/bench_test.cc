@@ -173,6 +173,27 @@ TEST_F(Bench, UnseenQuestionIsAnotherRun) {
   EXPECT_NE(seen, unseen);
 }
 
+// Seen and unseen in one command, in two, or in one folder after the other: the same rows, and both side by side.
+TEST_F(Bench, BothPositionsOfTheQuestion) {
+  const Finished f = bench("both", {"--samples", "3", "--json", "--question-position", "both"});
+  ASSERT_TRUE(is_ok(f));
+  const Json both = rows(f);
+  ASSERT_EQ(both.size(), 8U);
+  EXPECT_EQ(f.json()["positions"].size(), 4U);
+  for (const Json& row : f.json()["positions"]) EXPECT_EQ(row["n"], 3);
+  const Json seen = rows(bench("seen", {"--samples", "3", "--json"}));
+  const Json unseen = rows(bench("unseen", {"--samples", "3", "--json", "--question-position", "unseen"}));
+  for (const Json& alone : {seen, unseen}) {
+    for (const Json& row : alone) EXPECT_NE(std::find(both.begin(), both.end(), row), both.end()) << row;
+  }
+  const Finished added = bench("seen", {"--samples", "3", "--json", "--question-position", "unseen"});
+  ASSERT_TRUE(is_ok(added));
+  EXPECT_EQ(rows(added), both);
+  EXPECT_TRUE(std::filesystem::exists(out("both") + "/predictions/needle/900-unseen/full.jsonl"));
+  const Finished table = run({"report", out("both")});
+  EXPECT_NE(table.out.find("needle at 900 tokens: question seen or unseen"), std::string::npos) << table.out;
+}
+
 // A record file of the user's own whose answers are in part what the model says, so that scores are neither 0 nor 100.
 // The prediction files, re-scored by kvartet score, give the table's scores; a dirty line is named, never dropped silently.
 TEST_F(Bench, PredictionsOfOwnFileReScoreToTheTable) {

@@ -17,7 +17,6 @@ TEST_F(ResultsFolder, OfAnotherRunIsLeftAlone) {
   ASSERT_TRUE(is_ok(bench("out", {"--samples", "2"})));
   const std::string before = store_bytes("out");
   EXPECT_TRUE(is_refused(bench("out", {"--samples", "2", "--seed", "5"}), 2, "seed"));
-  EXPECT_TRUE(is_refused(bench("out", {"--samples", "2", "--question-position", "unseen"}), 2, "another run"));
   TinyModelOptions other = wide_heads();
   other.seed = 9;
   model_ = tiny_model(folder_, other, "other.gguf");

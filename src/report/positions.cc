@@ -1,0 +1,107 @@
+#include "report/positions.h"
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <tuple>
+
+namespace kvartet {
+namespace {
+
+struct Pool {
+  int n = 0;
+  std::vector<double> score_seen, score_unseen, score_differences;
+  std::vector<double> likelihood_seen, likelihood_unseen, likelihood_differences;
+
+  void add(const Outcome& seen, const Outcome& unseen) {
+    ++n;
+    add_pair(seen.score, unseen.score, score_seen, score_unseen, score_differences);
+    add_pair(seen.gold_log_likelihood, unseen.gold_log_likelihood, likelihood_seen, likelihood_unseen, likelihood_differences);
+  }
+
+ private:
+  static void add_pair(const std::optional<double>& a, const std::optional<double>& b, std::vector<double>& as,
+                       std::vector<double>& bs, std::vector<double>& differences) {
+    if (!a || !b) return;
+    as.push_back(*a);
+    bs.push_back(*b);
+    differences.push_back(*b - *a);
+  }
+};
+
+std::optional<double> mean_of(const std::vector<double>& x, double scale) {
+  if (x.empty()) return std::nullopt;
+  double sum = 0;
+  for (const double v : x) sum += v;
+  return scale * sum / static_cast<double>(x.size());
+}
+
+nlohmann::json value_json(const std::optional<double>& x) { return x ? nlohmann::json(*x) : nlohmann::json(nullptr); }
+
+}  // namespace
+
+std::vector<PositionRow> position_rows(const StoredResults& results) {
+  std::map<std::string, std::string> metric_of;
+  for (const StoredTask& t : results.tasks) metric_of[t.task] = t.metric;
+  std::map<SampleKey, std::string> hash_of;
+  for (const SampleRecord& s : results.samples) hash_of[s.key] = s.prompt_hash;
+  std::map<std::pair<SampleKey, std::string>, const Outcome*> unseen;
+  for (const Outcome& o : results.outcomes) {
+    if (o.key.position == QuestionPosition::kUnseen && !o.failed()) unseen[{o.key, o.spec}] = &o;
+  }
+
+  using RowKey = std::tuple<std::string, int, std::string>;
+  std::vector<RowKey> order;
+  std::map<RowKey, Pool> pools;
+  for (const Outcome& seen : results.outcomes) {
+    if (seen.key.position != QuestionPosition::kSeen || seen.failed()) continue;
+    SampleKey other = seen.key;
+    other.position = QuestionPosition::kUnseen;
+    const auto it = unseen.find({other, seen.spec});
+    if (it == unseen.end() || hash_of[seen.key] != hash_of[other]) continue;
+    const RowKey key = {seen.key.task, seen.key.context, seen.spec};
+    Pool& pool = pools[key];
+    if (pool.n == 0) order.push_back(key);
+    pool.add(seen, *it->second);
+  }
+
+  std::vector<PositionRow> out;
+  for (const RowKey& key : order) {
+    const Pool& pool = pools[key];
+    PositionRow row;
+    std::tie(row.task, row.context, row.spec) = key;
+    row.n = pool.n;
+    row.score_seen = mean_of(pool.score_seen, 100);
+    row.score =
+        measured_from(pool.score_unseen, pool.score_differences, true, score_kind(metric_of[row.task]), 100, kScoreMargin);
+    row.likelihood_seen = mean_of(pool.likelihood_seen, 1);
+    row.likelihood =
+        measured_from(pool.likelihood_unseen, pool.likelihood_differences, true, ScoreKind::kMeasurement, 1, kLikelihoodMargin);
+    out.push_back(std::move(row));
+  }
+  return out;
+}
+
+nlohmann::json positions_json(std::span<const PositionRow> rows) {
+  nlohmann::json out = nlohmann::json::array();
+  for (const PositionRow& r : rows) {
+    out.push_back({{"task", r.task},
+                   {"context", r.context},
+                   {"spec", r.spec},
+                   {"n", r.n},
+                   {"score_seen", value_json(r.score_seen)},
+                   {"score_unseen", value_json(r.score.mean)},
+                   {"difference", value_json(r.score.difference)},
+                   {"low", value_json(r.score.low)},
+                   {"high", value_json(r.score.high)},
+                   {"verdict", verdict_name(r.score.verdict)},
+                   {"likelihood_seen", value_json(r.likelihood_seen)},
+                   {"likelihood_unseen", value_json(r.likelihood.mean)},
+                   {"likelihood_difference", value_json(r.likelihood.difference)},
+                   {"likelihood_low", value_json(r.likelihood.low)},
+                   {"likelihood_high", value_json(r.likelihood.high)},
+                   {"likelihood_verdict", verdict_name(r.likelihood.verdict)}});
+  }
+  return out;
+}
+
+}  // namespace kvartet

@@ -1,0 +1,31 @@
+// What it costs a cache not to have seen the question when it was sealed: the same prompts, both ways, side by side.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "report/rows.h"
+
+namespace kvartet {
+
+// One cache in one table of prompts that it completed in both positions of the question. Means are over these.
+struct PositionRow {
+  std::string task;
+  int context = 0;
+  std::string spec;
+  int n = 0;
+  std::optional<double> score_seen;  // points
+  Measured score;                    // with the question unseen; its difference is to the question seen
+  std::optional<double> likelihood_seen;
+  Measured likelihood;  // likewise
+};
+
+// In the order of the outcomes; empty when no prompt ran in both positions.
+std::vector<PositionRow> position_rows(const StoredResults& results);
+
+nlohmann::json positions_json(std::span<const PositionRow> rows);
+
+}  // namespace kvartet

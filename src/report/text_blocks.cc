@@ -1,0 +1,127 @@
+// The blocks behind the main tables: how long the answers are, each cache alone, the question seen and unseen.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "report/positions.h"
+#include "report/text_parts.h"
+
+namespace kvartet {
+namespace {
+
+// Rows of one cell after the other, each under its heading.
+template <typename Heading, typename Line>
+std::string by_cell(std::span<const ReportRow* const> rows, Heading heading, Line line) {
+  std::string out;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (i == 0 || rows[i - 1]->cell() != rows[i]->cell()) out += heading(rows.subspan(i));
+    out += line(*rows[i]);
+  }
+  return out;
+}
+
+// A block's title and the names of its columns.
+std::string block_begin(std::string_view title, std::size_t width, std::string_view columns) {
+  return fmt::format("\n{}{}", wrap_text(title), spec_line("cache", width, columns));
+}
+
+std::string range_column(const RunSpread& s, int decimals) {
+  return fmt::format("{:.{}f}-{:.{}f}", s.low, decimals, s.high, decimals);
+}
+
+std::string alone_line(const ReportRow& r, std::size_t width) {
+  const SoloFigures& s = *r.solo;
+  const std::optional<RunSpread>& rate = s.decode_tokens_per_s;
+  const auto gap = [&](double GapSpread::* field) { return s.gaps ? fmt::format("{:.1f}", (*s.gaps).*field) : "-"; };
+  const std::string peak = s.peak_rss_bytes > 0 ? fmt::format("{:.0f}", static_cast<double>(s.peak_rss_bytes) / 1048576) : "-";
+  const std::string columns =
+      fmt::format("{:>7.2f} {:>11} {:>8} {:>6} {:>11} {:>6} {:>6} {:>6} {:>6} {:>7}", s.ttft_s.median, range_column(s.ttft_s, 2),
+                  fmt::format("{:.2f}{}", r.ttft_s, r.shared ? "*" : ""), rate ? fmt::format("{:.1f}", rate->median) : "-",
+                  rate ? range_column(*rate, 1) : "-",
+                  s.end_to_end_tokens_per_s ? fmt::format("{:.1f}", s.end_to_end_tokens_per_s->median) : "-",
+                  gap(&GapSpread::p50), gap(&GapSpread::p95), gap(&GapSpread::p99), peak);
+  return spec_line(r.spec, width, columns);
+}
+
+// How often, and on which prompt; the counts of the caches differ while a benchmark is unfinished.
+std::string alone_heading(std::span<const ReportRow* const> from) {
+  const ReportRow& first = *from.front();
+  int least = first.solo->runs;
+  int most = least;
+  for (const ReportRow* row : from) {
+    if (row->cell() != first.cell()) break;
+    least = std::min(least, row->solo->runs);
+    most = std::max(most, row->solo->runs);
+  }
+  const std::string runs = least == most ? std::to_string(most) : fmt::format("{} to {}", least, most);
+  return fmt::format("{}: each cache alone, {} runs on sample {} of {} prompt tokens, {} answer tokens", cell_name(first.cell()),
+                     runs, first.solo->sample, first.solo->prompt_tokens, first.solo->completion_tokens);
+}
+
+std::string position_line(const PositionRow& r, std::size_t width) {
+  const std::string columns = fmt::format(
+      "{:>4} {:>6} {:>6} {:>13} {:<11} {:>7} {:>7} {:>14} {:<11}", r.n, text_number(r.score_seen, 1),
+      text_number(r.score.mean, 1), text_interval(r.score, 1), text_verdict(r.score.verdict), text_number(r.likelihood_seen, 3),
+      text_number(r.likelihood.mean, 3), text_interval(r.likelihood, 3), text_verdict(r.likelihood.verdict));
+  return spec_line(r.spec, width, columns);
+}
+
+}  // namespace
+
+std::string answers_text(std::span<const ReportRow> rows, std::size_t width) {
+  std::vector<const ReportRow*> done;
+  for (const ReportRow& r : rows) {
+    if (r.n > 0) done.push_back(&r);
+  }
+  const auto heading = [&](std::span<const ReportRow* const> from) {
+    return block_begin(
+        fmt::format("{}: where caches acted, and how many tokens their answers have", cell_name(from.front()->cell())), width,
+        fmt::format("{:>6} {:>8} {:>6} {:>6} {:>6} {:>7} {:>7}", "acted", "shortest", "1/4", "half", "3/4", "longest",
+                    "cut off"));
+  };
+  const auto line = [&](const ReportRow& r) {
+    const LengthSpread& l = r.lengths;
+    return spec_line(r.spec, width,
+                     fmt::format("{:>4.0f} % {:>8.0f} {:>6.0f} {:>6.0f} {:>6.0f} {:>7.0f} {:>5.0f} %", 100 * r.acted, l.min, l.q1,
+                                 l.median, l.q3, l.max, 100 * r.cut_off));
+  };
+  return by_cell(done, heading, line);
+}
+
+std::string alone_text(std::span<const ReportRow> rows, std::size_t width) {
+  std::vector<const ReportRow*> alone;
+  for (const ReportRow& r : rows) {
+    if (r.solo && r.solo->runs > 0) alone.push_back(&r);
+  }
+  if (alone.empty()) return "";
+  const auto heading = [&](std::span<const ReportRow* const> from) {
+    return block_begin(alone_heading(from), width,
+                       fmt::format("{:>7} {:>11} {:>8} {:>6} {:>11} {:>6} {:>6} {:>6} {:>6} {:>7}", "ttft s", "range", "shared",
+                                   "tok/s", "range", "whole", "50% ms", "95% ms", "99% ms", "MiB"));
+  };
+  return by_cell(alone, heading, [&](const ReportRow& r) { return alone_line(r, width); }) +
+         wrap_text(
+             "alone: in a process of its own, medians and range of the runs; shared: median over all samples in company. whole: "
+             "tokens per "
+             "second from the prompt to the last token. ms: between two tokens. MiB: most memory of the process, weights "
+             "included.");
+}
+
+std::string positions_text(const StoredResults& results, std::size_t width) {
+  const std::vector<PositionRow> rows = position_rows(results);
+  if (rows.empty()) return "";
+  std::string out;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const PositionRow& r = rows[i];
+    if (i == 0 || rows[i - 1].task != r.task || rows[i - 1].context != r.context) {
+      out +=
+          block_begin(fmt::format("{}: question seen or unseen when the cache is sealed", cell_name({r.task, r.context})), width,
+                      fmt::format("{:>4} {:>6} {:>6} {:>13} {:<11} {:>7} {:>7} {:>14} {:<11}", "n", "seen", "unseen",
+                                  "score, 95%", "verdict", "seen", "unseen", "nats, 95%", "verdict"));
+    }
+    out += position_line(r, width);
+  }
+  return out + wrap_text("95%: interval of the paired difference unseen minus seen, of the same cache.");
+}
+
+}  // namespace kvartet
