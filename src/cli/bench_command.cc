@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 
 #include "bench/presets.h"
@@ -17,6 +18,7 @@
 #include "cli/auto_spec.h"
 #include "cli/auto_tasks.h"
 #include "cli/command.h"
+#include "cli/prefill_keeping.h"
 #include "core/clock.h"
 #include "core/file_system.h"
 #include "engine/engine.h"
@@ -39,6 +41,7 @@ struct BenchFlags {
   std::string out;
   bool json = false;
   bool dry_run = false;
+  std::optional<std::string> keep_prefill;
 };
 
 std::string shape_text(const ModelShape& s) {
@@ -219,15 +222,30 @@ std::vector<QuestionPosition> asked_positions(const std::vector<std::string>& na
   return out;
 }
 
+std::vector<const PreparedSample*> samples_of(const std::vector<PlannedTask>& plan) {
+  std::vector<const PreparedSample*> samples;
+  for (const PlannedTask& task : plan) {
+    for (const PreparedSample& sample : task.samples) samples.push_back(&sample);
+  }
+  return samples;
+}
+
 // One prefill for all caches of a sample. Where tasks have caches of their own, they run one after the other.
 Result<BenchmarkSummary> bench_shared(Engine& engine, const std::vector<PlannedTask>& plan, const std::vector<TaskCaches>& caches,
-                                      bool same_caches, Store& store) {
+                                      bool same_caches, KeptPrefills* kept, Store& store) {
   BenchmarkHooks hooks;
   hooks.cancel = &interrupted();
   hooks.progress = show_bench_progress;
   hooks.measure = [&](const PreparedSample& sample, std::span<const CacheSpec> missing, const Engine::Progress& progress) {
     return measure_sample(engine, sample, missing, sample.record.key.position, progress);
   };
+  engine.use_kept_prefills(kept);
+  if (kept != nullptr) {
+    hooks.begin = [&](std::span<const PreparedSample* const> samples) -> Status {
+      KV_ASSIGN(const KeptPrefills::Plan keeping, plan_keeping(*kept, engine.shape(), samples));
+      return kept->prepare(keeping);
+    };
+  }
   BenchmarkSummary summary;
   if (same_caches) {
     KV_ASSIGN(summary, run_benchmark(plan, caches.front().specs, store, hooks));
@@ -301,14 +319,21 @@ Status bench(BenchFlags& flags) {
     KV_ASSIGN(TaskCaches one, caches_of_task(specs, wishes, site, task));
     caches.push_back(std::move(one));
   }
+  std::unique_ptr<KeptPrefills> kept;
+  if (flags.keep_prefill) {
+    KV_ASSIGN(kept, open_kept_prefills(*flags.keep_prefill, options.model_path));
+  }
   if (flags.dry_run) {
     KV_ASSIGN(const RunRates rates, probe_rates(*engine, open_s));
     print_dry_run(plan, specs, estimate_run(plan, specs, engine->shape(), rates, flags.solo));
+    if (kept == nullptr) return {};
+    KV_ASSIGN(const KeptPrefills::Plan keeping, plan_keeping(*kept, engine->shape(), samples_of(plan)));
+    print(keeping_text(keeping, *flags.keep_prefill));
     return {};
   }
   KV_ASSIGN(RunRecord run, run_record(flags, *engine, options.model_path));
   KV_ASSIGN(Store store, Store::open(files, flags.out, run));
-  KV_ASSIGN(const BenchmarkSummary summary, bench_shared(*engine, plan, caches, wishes.empty(), store));
+  KV_ASSIGN(const BenchmarkSummary summary, bench_shared(*engine, plan, caches, wishes.empty(), kept.get(), store));
   SoloSummary solo;
   if (flags.solo > 0 && !summary.cancelled) {
     engine.reset();  // a cache alone is alone in memory, too
@@ -325,6 +350,7 @@ Status bench(BenchFlags& flags) {
   if (summary.samples_resumed > 0)
     print_note(
         fmt::format("{} samples were in {} already; {} were run now", summary.samples_resumed, flags.out, summary.samples_run));
+  const Status keeping = kept == nullptr ? Status() : report_keeping(*kept, *flags.keep_prefill);
   if (summary.cancelled || solo.cancelled)
     return cancelled(fmt::format("interrupted; what was finished is in {}, and the same command goes on from there", flags.out));
   if (summary.outcomes_failed > 0) {
@@ -335,7 +361,7 @@ Status bench(BenchFlags& flags) {
     return internal_error(fmt::format(
         "{} runs of a cache alone failed, for the reasons given with the table; the same command tries them again", solo.failed));
   }
-  return {};
+  return keeping;
 }
 
 }  // namespace
@@ -370,6 +396,9 @@ void add_bench(CLI::App& app, Action* action) {
       ->check(at_least(0));
   command->add_option("--data", flags->request.data_dir, "folder that holds longbench/, haystack/, ... (kvartet data check)");
   command->add_option("--seed", flags->request.seed, "of the generated tasks")->capture_default_str();
+  command->add_option("--keep-prefill", flags->keep_prefill,
+                      "a folder for the exact rows of every prompt: a cache that is benchmarked later reads them instead of "
+                      "prefilling, with the same results. Large; --dry-run tells how large");
   command->add_flag("--dry-run", flags->dry_run, "only say what would be run");
   command->add_option("-o,--out", flags->out, "results folder: results.sqlite and predictions/")->required();
   command->add_flag("--json", flags->json, "one JSON document on standard output");

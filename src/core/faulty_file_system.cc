@@ -154,4 +154,9 @@ Result<std::vector<std::string>> FaultyFileSystem::list(const std::string& direc
   return base_.list(directory);
 }
 
+Result<std::uint64_t> FaultyFileSystem::free_bytes(const std::string& path) {
+  KV_TRY(counter_->next("ask for the free space of", path));
+  return base_.free_bytes(path);
+}
+
 }  // namespace kvartet

@@ -38,6 +38,7 @@ class FaultyFileSystem : public FileSystem {
   Status make_directories(const std::string& path) override;
   bool exists(const std::string& path) override;
   Result<std::vector<std::string>> list(const std::string& directory) override;
+  Result<std::uint64_t> free_bytes(const std::string& path) override;
 
   // Counts operations and says which one fails; shared with the open files.
   struct Counter {

@@ -110,7 +110,8 @@ TEST(FaultyFileSystem, EveryOperationCanFail) {
   EXPECT_EQ(fs.remove("a").code(), Code::kIo);
   EXPECT_EQ(fs.make_directories("d").code(), Code::kIo);
   EXPECT_EQ(fs.list("").status().code(), Code::kIo);
-  EXPECT_EQ(fs.operations(), 9);
+  EXPECT_EQ(fs.free_bytes("").status().code(), Code::kIo);
+  EXPECT_EQ(fs.operations(), 10);
   EXPECT_FALSE(fs.exists("a"));
   EXPECT_TRUE(memory.list("").value().empty());
 }

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -294,6 +295,20 @@ class RealFileSystem : public FileSystem {
     if (error != 0) return refused("list", directory, error);
     std::sort(names.begin(), names.end());
     return names;
+  }
+
+  Result<std::uint64_t> free_bytes(const std::string& path) override {
+    std::filesystem::path place = path.empty() ? "." : path;
+    struct statvfs info{};
+    while (::statvfs(place.c_str(), &info) != 0) {
+      if (errno == EINTR) continue;
+      if (errno != ENOENT && errno != ENOTDIR) return refused("ask for the free space of", path, errno);
+      std::filesystem::path parent = place.has_relative_path() ? place.parent_path() : place;
+      if (parent.empty()) parent = ".";
+      if (parent == place) return refused("ask for the free space of", path, ENOENT);
+      place = std::move(parent);
+    }
+    return static_cast<std::uint64_t>(info.f_bavail) * info.f_frsize;
   }
 
  private:

@@ -75,6 +75,8 @@ class FileSystem {
   virtual Status make_directories(const std::string& path) = 0;               // ok when it is there already
   virtual bool exists(const std::string& path) = 0;
   virtual Result<std::vector<std::string>> list(const std::string& directory) = 0;  // names, sorted
+  // What may still be written where `path` is, or would be: its nearest folder that is there decides.
+  virtual Result<std::uint64_t> free_bytes(const std::string& path) = 0;
 };
 
 // Writes to `path`.tmp, syncs, renames: whatever fails or whenever the power goes, readers see the old file or the whole

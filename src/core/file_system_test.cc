@@ -193,6 +193,15 @@ TEST_P(FileSystemContract, ANamelessFileLeavesNoTraceAndTwoDoNotMix) {
   EXPECT_EQ((*b)->size().value(), 0u);
 }
 
+// Also of a folder that is still to be made.
+TEST_P(FileSystemContract, FreeSpaceIsToldOfAnyPath) {
+  for (const std::string& path : {root_, in_root("not/yet/there"), std::string(), std::string("not-yet-there")}) {
+    const auto free = fs_->free_bytes(path);
+    ASSERT_TRUE(free.ok()) << free.status().message();
+    EXPECT_GT(*free, 0U) << path;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, FileSystemContract, ::testing::Values(Kind::kReal, Kind::kMemory),
                          [](const auto& info) { return info.param == Kind::kReal ? "Real" : "Memory"; });
 

@@ -229,6 +229,16 @@ Result<std::vector<std::string>> MemoryFileSystem::list(const std::string& direc
   return std::vector<std::string>(names.begin(), names.end());
 }
 
+Result<std::uint64_t> MemoryFileSystem::free_bytes(const std::string&) {
+  const std::lock_guard lock(mutex_);
+  return free_bytes_;
+}
+
+void MemoryFileSystem::set_free_bytes(std::uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  free_bytes_ = bytes;
+}
+
 void MemoryFileSystem::crash() {
   const std::lock_guard lock(mutex_);
   for (auto& [path, file] : files_) {

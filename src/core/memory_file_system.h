@@ -4,6 +4,7 @@
 // are kBadInput. It also knows what a power cut would take: crash() throws away whatever was not synced.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -29,6 +30,9 @@ class MemoryFileSystem : public FileSystem {
   Status make_directories(const std::string& path) override;
   bool exists(const std::string& path) override;
   Result<std::vector<std::string>> list(const std::string& directory) override;
+  Result<std::uint64_t> free_bytes(const std::string& path) override;
+
+  void set_free_bytes(std::uint64_t bytes);  // only what free_bytes says: nothing runs full
 
   // Every file falls back to its bytes at its last sync (none: empty). Names survive, as on a file system that journals
   // names but not contents: the harshest case for "write, rename" without a sync.
@@ -44,6 +48,7 @@ class MemoryFileSystem : public FileSystem {
   std::mutex mutex_;
   std::map<std::string, std::shared_ptr<File>> files_;  // by normalized path
   std::set<std::string> directories_;                   // "" (the current folder) and "/" always exist
+  std::uint64_t free_bytes_ = std::uint64_t{1} << 40;
 };
 
 }  // namespace kvartet

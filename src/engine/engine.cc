@@ -64,7 +64,7 @@ Result<std::vector<Sequence>> Engine::Impl::make_sequences(std::span<const Cache
   sequences.reserve(specs.size());
   for (const CacheSpec& spec : specs) {
     KV_ASSIGN(SequenceCache cache, SequenceCache::create(spec, shape(), arena, cache_options));
-    sequences.push_back({std::move(cache), {}, 0, 0, {}});
+    sequences.push_back({std::move(cache), {}, 0, 0, {}, false});
   }
   return sequences;
 }
@@ -145,36 +145,7 @@ std::size_t Engine::weight_bytes() const { return impl_->transformer->weight_byt
 WeightReads Engine::weight_reads() const { return impl_->transformer->weight_reads(); }
 int Engine::threads() const { return impl_->options.threads; }
 const DecodeTimes& Engine::decode_times() const { return impl_->times; }
-
-Result<std::vector<Sequence>> Engine::prefill(std::span<const Token> prompt, std::span<const CacheSpec> specs,
-                                              const Progress& progress) {
-  if (prompt.empty()) return bad_input("the prompt is empty; give some text");
-  const auto context = static_cast<std::size_t>(shape().context);
-  if (prompt.size() > context) {
-    return exhausted(
-        fmt::format("the prompt has {} tokens, the model's context holds {}; shorten or truncate it", prompt.size(), context));
-  }
-  KV_TRY(impl_->check_tokens(prompt));
-  KV_TRY(impl_->check_specs(specs, prompt.size()));
-  KV_ASSIGN(std::vector<Sequence> sequences, impl_->make_sequences(specs));
-
-  const double begin = Clock::real().seconds();
-  std::vector<SequenceCache*> caches;
-  for (Sequence& sequence : sequences) caches.push_back(&sequence.cache);
-  KV_ASSIGN(Prefill prefill, Prefill::start(*impl_->transformer, prompt, caches, {.threads = impl_->options.threads}));
-  KV_TRY(impl_->run(prefill, progress));
-  std::vector<float> logits(static_cast<std::size_t>(shape().vocab));
-  KV_TRY(impl_->transformer->logits(prefill.hidden(), {logits.data(), 1, logits.size()}));
-
-  double shared = Clock::real().seconds() - begin;
-  for (std::size_t i = 0; i < sequences.size(); ++i) {
-    sequences[i].compress_s = prefill.seal_seconds(static_cast<int>(i));
-    sequences[i].logits = logits;
-    shared -= sequences[i].compress_s;
-  }
-  for (Sequence& sequence : sequences) sequence.prefill_s = shared;
-  return sequences;
-}
+void Engine::use_kept_prefills(KeptPrefills* kept) { impl_->kept = kept; }
 
 Status Engine::extend(Sequence& sequence, std::span<const Token> tokens) {
   KV_TRY(impl_->check_tokens(tokens));

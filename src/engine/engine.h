@@ -20,6 +20,8 @@
 
 namespace kvartet {
 
+class KeptPrefills;
+
 struct EngineOptions {
   std::string model_path = {};
   int threads = 1;
@@ -37,7 +39,8 @@ struct Sequence {
   double prefill_s = 0;        // of the (possibly shared) prefill, compression left out
   double compress_s = 0;       // this cache's own sealing
   std::vector<Token> pending;  // sampled, but not yet fed to the model: the next call feeds them first
-  Sequence fork() const { return {cache.fork(), logits, prefill_s, compress_s, pending}; }
+  bool prefill_read = false;   // its prefill was a kept one: prefill_s is of the run that computed it
+  Sequence fork() const { return {cache.fork(), logits, prefill_s, compress_s, pending, prefill_read}; }
 };
 
 // Where decode steps spent their time, in seconds.
@@ -91,6 +94,10 @@ class Engine {
   using Progress = std::function<void(double share)>;
   Result<std::vector<Sequence>> prefill(std::span<const Token> prompt, std::span<const CacheSpec> specs,
                                         const Progress& progress = {});
+
+  // From now on prefill() looks here first, and keeps here what it computes: the bits are the same. Null: no more. What cannot
+  // be read or kept fails no prefill; `kept` counts and reports it. It must outlive its use.
+  void use_kept_prefills(KeptPrefills* kept);
 
   // A sequence of `tokens` tokens whose keys and values are random normal rows instead of a prompt's: as large and as fast
   // as a real one, without the prefill, for measuring deep caches. Its logits are zeros. kUsage: the spec does not fit the

@@ -8,6 +8,7 @@
 
 #include "core/clock.h"
 #include "engine/engine.h"
+#include "engine/kept_prefills.h"
 #include "model/forward.h"
 #include "model/transformer.h"
 
@@ -20,6 +21,7 @@ struct Engine::Impl {
   std::shared_ptr<Arena> arena;  // one for all caches: its cap is the fast tier's
   std::unique_ptr<DecodeStep> step;
   DecodeTimes times;
+  KeptPrefills* kept = nullptr;  // null: prompts are always computed, and not kept
 
   const ModelShape& shape() const { return transformer->shape(); }
   bool is_cancelled() const { return options.cancel != nullptr && options.cancel->load(std::memory_order_relaxed); }
@@ -28,6 +30,12 @@ struct Engine::Impl {
   // The caches a prefill would make, checked against model and byte cap before any work is done.
   Status check_specs(std::span<const CacheSpec> specs, std::size_t prompt_tokens) const;
   Result<std::vector<Sequence>> make_sequences(std::span<const CacheSpec> specs) const;
+
+  // Both fill empty sequences with a prompt. `read_prefill` gives false where nothing of use is kept: the sequences are then
+  // spoilt if reading had begun.
+  Status compute_prefill(std::span<const Token> prompt, std::span<Sequence> sequences, const Progress& progress) const;
+  Result<bool> read_prefill(std::span<const Token> prompt, std::span<Sequence> sequences, const Progress& progress) const;
+  PrefillOrigin origin_of(std::span<const Token> prompt) const;
 
   // Steps to the end, polling the cancel flag. On error the caches are of no more use.
   Status run(Prefill& prefill, const Progress& progress) const;

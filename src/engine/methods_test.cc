@@ -7,9 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "core/memory_file_system.h"
 #include "core/rng.h"
 #include "engine/engine.h"
 #include "engine/engine_fixture.h"
+#include "engine/kept_prefills.h"
 #include "model/tiny_model.h"
 #include "model/vocabulary_fixture.h"
 
@@ -230,6 +232,34 @@ TEST_P(MethodsTest, AnyNumberOfThreadsGivesTheSameBits) {
     } else {
       expect_same(reference, sequences, std::to_string(threads) + " threads");
     }
+  }
+}
+
+// docs/formats/kept-prefill.md: whatever a method asks for follows from the file, with the bits of a prefill.
+TEST_P(MethodsTest, AKeptPrefillGivesTheSameBits) {
+  MemoryFileSystem files;
+  const KeptPrefillOptions options = {.directory = ".", .model = "tiny", .program = "test", .files = &files};
+  for (const int prompt : {1, 23, kPrompt}) {  // one row, stored weights, converted ones
+    std::vector<Sequence> computed = start(prompt);
+    KeptPrefills first(options);
+    KeptPrefills later(options);
+    engine_->use_kept_prefills(&first);
+    const std::vector<Sequence> keeping = start(prompt, specs_of({"full"}));  // asks for nothing
+    engine_->use_kept_prefills(nullptr);
+    expect_same(keeping, start(prompt, specs_of({"full"})), "keeping");
+    ASSERT_EQ(first.tally().kept, 1);
+    engine_->use_kept_prefills(&later);
+    std::vector<Sequence> read = start(prompt);
+    ASSERT_EQ(later.tally().read, 1);
+    engine_->use_kept_prefills(nullptr);
+    expect_same(read, computed, "prefill");
+    for (std::vector<Sequence>* way : {&read, &computed}) {
+      decode(*way, random_tokens(5, 3));
+      for (Sequence& sequence : *way) ASSERT_TRUE(engine_->extend(sequence, random_tokens(30, 4)).ok());
+      decode(*way, random_tokens(5, 5));
+    }
+    expect_same(read, computed, "decode");
+    expect_sound(read);
   }
 }
 

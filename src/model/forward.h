@@ -12,6 +12,7 @@
 #include "cache/sequence_cache.h"
 #include "core/clock.h"
 #include "core/status.h"
+#include "model/exact_layer.h"
 #include "model/transformer.h"
 
 namespace kvartet {
@@ -25,6 +26,9 @@ class Prefill {
     int threads = 1;
     int chunk = 512;           // rows per step
     bool keep_hidden = false;  // keep the final hidden rows of all tokens (likelihoods), not only of the last
+    // For empty caches only: is shown every layer with all that any cache may ask for, this many of the last queries included.
+    LayerKeeper keep = {};
+    int keep_queries = 0;
   };
   static Result<Prefill> start(Transformer& transformer, std::span<const std::int32_t> tokens,
                                std::span<SequenceCache* const> caches, const Options& options);

@@ -45,7 +45,8 @@ struct Prefill::Impl {
   int tokens = 0;
   bool on_sealed_cache = false;  // the one cache already holds rows
   Linear linear = Linear::kStored;
-  ScoreNeed need;
+  std::optional<LayerSealing> sealing;
+  ScoreNeed need;  // of all caches together
   bool wants_pre = false;
 
   int layer = 0;
@@ -59,7 +60,6 @@ struct Prefill::Impl {
   Matrix last_q;                  // [window, heads * head_dim]: queries whose scores are exported
   ColumnSums columns;             // of the running layer, if asked for
   PrefillAttention attention;
-  std::vector<double> seal_seconds;
 
   Impl(Transformer& t, const Options& o) : transformer(t), options(o), attention(o.threads) {}
 
@@ -79,7 +79,8 @@ struct Prefill::Impl {
     keys.resize(uz(tokens), kv);
     values.resize(uz(tokens), kv);
     if (wants_pre) keys_pre.resize(uz(tokens), kv);
-    const int observed = on_sealed_cache ? 0 : std::min(need.window, tokens);
+    const int observed =
+        on_sealed_cache || shape().window > 0 ? 0 : std::min(std::max(need.window, options.keep_queries), tokens);
     last_q.resize(uz(observed), uz(shape().heads * shape().head_dim));
     sealed_rows = on_sealed_cache ? caches[0]->rows(layer, 0) : 0;
     if (sums_columns()) columns.start(shape().heads, sealed_rows + tokens);
@@ -87,7 +88,8 @@ struct Prefill::Impl {
 
   // The window of a sealed cache is one query: its softmax row is the column sums that count this query alone.
   // In a layer with a sliding window nothing is chosen.
-  bool sums_columns() const { return shape().window == 0 && (need.column_sums || (on_sealed_cache && need.window > 0)); }
+  bool sums_columns() const { return shape().window == 0 && (sums_all_queries() || (on_sealed_cache && need.window > 0)); }
+  bool sums_all_queries() const { return need.column_sums || options.keep; }
 
   // Nobody reads the last layer's output except of the last token, unless all hidden rows are kept.
   bool output_is_needed(int end) const { return options.keep_hidden || layer + 1 < layer_count() || end == tokens; }
@@ -105,7 +107,7 @@ struct Prefill::Impl {
     const MatView<float> x = hidden.view().row_range(uz(begin), uz(end));
     KV_TRY(transformer.pre_attention(layer, linear, x, std::span(positions).subspan(uz(begin), rows), out));
     keep_last_queries(begin, end);
-    if (!output_is_needed(end) && !need.column_sums) return {};
+    if (!output_is_needed(end) && !sums_all_queries()) return {};
     attend(begin, end);
     if (!output_is_needed(end)) return {};
     return transformer.post_attention(layer, linear, attended.view(), x);
@@ -130,43 +132,45 @@ struct Prefill::Impl {
     if (on_sealed_cache) task.prefix = caches[0]->views(layer);
     if (sums_columns()) {
       task.columns = &columns;
-      task.columns_from = need.column_sums ? 0 : tokens - need.window;
+      task.columns_from = sums_all_queries() ? 0 : tokens - need.window;
     }
     task.out = {attended.data.data(), attended.rows, uz(s.heads), uz(s.head_dim), attended.cols};
     attention.run(task);
     attended_rows = end;
   }
 
-  Status seal_layer() {
+  ExactLayer exact_layer() const {
     const LayerShape& s = shape();
-    LayerRows rows;
-    rows.key = as_heads(keys.view(), s.kv_heads, s.head_dim);
-    rows.value = as_heads(values.view(), s.kv_heads, s.head_dim);
-    if (wants_pre) rows.key_pre = as_heads(keys_pre.view(), s.kv_heads, s.head_dim);
+    ExactLayer exact;
+    exact.key = as_heads(keys.view(), s.kv_heads, s.head_dim);
+    exact.value = as_heads(values.view(), s.kv_heads, s.head_dim);
+    if (wants_pre) exact.key_pre = as_heads(keys_pre.view(), s.kv_heads, s.head_dim);
+    exact.last_queries = as_heads(last_q.view(), s.heads, s.head_dim);
+    return exact;
+  }
+
+  Status seal_layer() {
+    ExactLayer exact = exact_layer();
+    const double begin = Clock::real().seconds();
+    const std::vector<float> sums = sums_columns() ? columns.read() : std::vector<float>();
+    if (on_sealed_cache) return seal_second_prompt(exact, sums, begin);
+    exact.column_sums = sums;
+    if (options.keep) options.keep(layer, exact);
+    return sealing->seal(layer, shape(), exact);
+  }
+
+  Status seal_second_prompt(const ExactLayer& exact, const std::vector<float>& sums, double begin) {
+    LayerRows rows{.key = exact.key, .key_pre = exact.key_pre, .value = exact.value};
     LayerScores scores;
-    const Clock& clock = Clock::real();
-    const double before_scores = clock.seconds();
-    if (last_q.rows > 0 && !on_sealed_cache && s.window == 0) {
-      export_window_scores(as_heads(last_q.view(), s.heads, s.head_dim), rows.key, static_cast<int>(last_q.rows), options.threads,
-                           &scores);
-      rows.scores = &scores;
-    }
     if (sums_columns()) {
-      scores.heads = s.heads;
+      scores.heads = shape().heads;
       scores.tokens = columns.columns();
       scores.sealed = sealed_rows;
       if (!need.column_sums) scores.window_rows = 1;
-      (need.column_sums ? scores.column_sums : scores.window) = columns.read();
+      (need.column_sums ? scores.column_sums : scores.window) = sums;
       rows.scores = &scores;
     }
-    const double score_seconds = clock.seconds() - before_scores;
-    for (std::size_t i = 0; i < caches.size(); ++i) {
-      const double begin = clock.seconds();
-      KV_TRY(caches[i]->seal_prompt(layer, rows).within(fmt::format("{} layer {}", caches[i]->spec().canonical, layer)));
-      seal_seconds[i] += clock.seconds() - begin;
-      if (rows.scores != nullptr && caches[i]->score_need().any()) seal_seconds[i] += score_seconds;
-    }
-    return {};
+    return sealing->seal(layer, rows, Clock::real().seconds() - begin);
   }
 };
 
@@ -181,7 +185,6 @@ Result<Prefill> Prefill::start(Transformer& transformer, std::span<const std::in
   if (tokens.empty()) return bad_input("the prompt is empty: give at least one token");
   auto impl = std::make_unique<Impl>(transformer, options);
   impl->caches.assign(caches.begin(), caches.end());
-  impl->seal_seconds.assign(caches.size(), 0.0);
   impl->tokens = static_cast<int>(tokens.size());
   const int first = caches[0]->next_position();
   impl->on_sealed_cache = first > 0;
@@ -191,10 +194,10 @@ Result<Prefill> Prefill::start(Transformer& transformer, std::span<const std::in
     return exhausted(fmt::format("{} tokens on top of {} do not fit the model's context of {}; shorten the text", impl->tokens,
                                  first, context));
   }
-  for (const SequenceCache* cache : caches) {
-    impl->need.merge(cache->score_need());
-    impl->wants_pre = impl->wants_pre || cache->wants_pre_rope_keys();
-  }
+  KV_CHECK(!impl->on_sealed_cache || !options.keep);
+  impl->sealing.emplace(caches, options.threads);
+  impl->need = impl->sealing->need();
+  impl->wants_pre = impl->sealing->wants_pre_rope_keys() || options.keep;
   KV_CHECK(!impl->on_sealed_cache || impl->need.window == 0 || (impl->need.window == 1 && !impl->need.column_sums));
   impl->linear = impl->tokens >= kFewRows ? Linear::kConverted : Linear::kStored;
   impl->positions.resize(tokens.size());
@@ -218,9 +221,7 @@ Status Prefill::step() {
   KV_TRY(m.seal_layer());
   m.chunk_begin = 0;
   ++m.layer;
-  if (done()) {
-    for (SequenceCache* cache : m.caches) cache->finish_prompt(m.tokens);
-  }
+  if (done()) m.sealing->finish(m.tokens);
   return {};
 }
 
@@ -231,7 +232,7 @@ double Prefill::progress() const {
   return (impl_->layer + within) / impl_->layer_count();
 }
 
-double Prefill::seal_seconds(int cache) const { return impl_->seal_seconds[uz(cache)]; }
+double Prefill::seal_seconds(int cache) const { return impl_->sealing->seconds(cache); }
 
 MatView<const float> Prefill::hidden() const {
   KV_CHECK(done());

@@ -20,7 +20,7 @@ const std::vector<Rule>& rules() {
       {"CLI11", std::regex("CLI/.*"), {"src/cli/"}},
       {"nlohmann-json", std::regex("nlohmann/.*"), {"src/bench/", "src/report/", "src/cli/"}},
       {"SQLite", std::regex("sqlite3.*\\.h"), {"src/results/"}},
-      {"xxHash", std::regex("xxh.*\\.h"), {"src/results/", "src/offload/"}},
+      {"xxHash", std::regex("xxh.*\\.h"), {"src/results/", "src/offload/", "src/engine/"}},
       {"liburing", std::regex("liburing.*"), {"src/offload/"}},
       {"OpenMP", std::regex("omp\\.h"), {"src/core/"}},
       {"iostream", std::regex("iostream"), {"src/cli/"}},

@@ -204,6 +204,11 @@ Result<BenchmarkSummary> run_benchmark(std::span<const PlannedTask> plan, std::s
   KV_ASSIGN(const std::vector<Job> jobs, open_jobs(plan, specs, store, summary));
   std::int64_t tokens = 0;
   for (const Job& job : jobs) tokens += job.sample->record.prompt_tokens;
+  if (hooks.begin) {
+    std::vector<const PreparedSample*> samples;
+    for (const Job& job : jobs) samples.push_back(job.sample);
+    KV_TRY(hooks.begin(samples));
+  }
   Pace pace(*hooks.clock, tokens);
 
   for (const Job& job : jobs) {

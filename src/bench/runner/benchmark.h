@@ -59,6 +59,8 @@ struct BenchmarkHooks {
   // measure_sample bound to an engine. Called with the caches that are still missing.
   std::function<Result<std::vector<Outcome>>(const PreparedSample&, std::span<const CacheSpec>, const Engine::Progress&)> measure;
   std::function<void(const BenchmarkProgress&)> progress;  // may be empty
+  // Is told the samples that will be measured, before the first; its failure ends the benchmark. May be empty.
+  std::function<Status(std::span<const PreparedSample* const>)> begin = {};
   const std::atomic<bool>* cancel = nullptr;               // looked at between samples; the engine looks at its own
   const Clock* clock = &Clock::real();
 };

@@ -81,7 +81,7 @@ Result<std::vector<Outcome>> measure_together(Engine& engine, const PreparedSamp
     Outcome& o = out[i];
     o.key = sample.record.key;
     o.spec = specs[i].canonical;
-    o.shared = specs.size() > 1;
+    o.shared = specs.size() > 1 || sequence.prefill_read;
     o.prefill_s = sequence.prefill_s;
     o.compress_s = sequence.compress_s;
     o.ttft_s = sequence.prefill_s + sequence.compress_s;

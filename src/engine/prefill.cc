@@ -1,0 +1,154 @@
+// One prompt into any number of caches: its layers are computed, or read from what an earlier run kept.
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "engine/engine_impl.h"
+
+namespace kvartet {
+namespace {
+
+std::vector<SequenceCache*> caches_of(std::span<Sequence> sequences) {
+  std::vector<SequenceCache*> caches;
+  for (Sequence& sequence : sequences) caches.push_back(&sequence.cache);
+  return caches;
+}
+
+// A prefill on its way to disk. The first failure ends the keeping, never the prefill.
+class Keeping {
+ public:
+  Keeping(KeptPrefills* kept, const PrefillOrigin& origin, int queries) : kept_(kept), queries_(queries) {
+    if (kept != nullptr) timed([&] { writer_ = kept->create(origin, queries); });
+  }
+
+  bool active() const { return writer_ != nullptr; }
+  int queries() const { return active() ? queries_ : 0; }
+  double seconds() const { return seconds_; }
+
+  LayerKeeper keeper() {
+    if (!active()) return {};
+    return [this](int layer, const ExactLayer& exact) {
+      if (active()) timed([&] { drop_if_failed(writer_->write_layer(layer, exact)); });
+    };
+  }
+
+  void finish(MatView<const float> hidden, double prefill_seconds) {
+    if (!active()) return;
+    const Status status = writer_->finish(hidden, prefill_seconds);
+    if (status.ok()) kept_->count_kept(status);
+    drop_if_failed(status);
+  }
+
+ private:
+  template <typename Work>
+  void timed(const Work& work) {
+    const double begin = Clock::real().seconds();
+    work();
+    seconds_ += Clock::real().seconds() - begin;
+  }
+  void drop_if_failed(const Status& status) {
+    if (status.ok()) return;
+    kept_->count_kept(status);
+    writer_.reset();
+  }
+
+  KeptPrefills* kept_;
+  int queries_;
+  std::unique_ptr<PrefillFileWriter> writer_;
+  double seconds_ = 0;
+};
+
+}  // namespace
+
+Result<std::vector<Sequence>> Engine::prefill(std::span<const Token> prompt, std::span<const CacheSpec> specs,
+                                              const Progress& progress) {
+  if (prompt.empty()) return bad_input("the prompt is empty; give some text");
+  const auto context = static_cast<std::size_t>(shape().context);
+  if (prompt.size() > context) {
+    return exhausted(
+        fmt::format("the prompt has {} tokens, the model's context holds {}; shorten or truncate it", prompt.size(), context));
+  }
+  KV_TRY(impl_->check_tokens(prompt));
+  KV_TRY(impl_->check_specs(specs, prompt.size()));
+  KV_ASSIGN(std::vector<Sequence> sequences, impl_->make_sequences(specs));
+  if (impl_->kept != nullptr) {
+    KV_ASSIGN(const bool was_read, impl_->read_prefill(prompt, sequences, progress));
+    if (was_read) return sequences;
+    sequences.clear();  // before the new ones: they may not fit the byte cap together
+    KV_ASSIGN(sequences, impl_->make_sequences(specs));
+  }
+  KV_TRY(impl_->compute_prefill(prompt, sequences, progress));
+  return sequences;
+}
+
+PrefillOrigin Engine::Impl::origin_of(std::span<const Token> prompt) const {
+  return {&shape(), prompt, fmt::format("{}, {}", kept->made_by(), options.bf16_copy ? "BF16 copy" : "stored weights")};
+}
+
+Status Engine::Impl::compute_prefill(std::span<const Token> prompt, std::span<Sequence> sequences,
+                                     const Progress& progress) const {
+  const double begin = Clock::real().seconds();
+  const std::vector<SequenceCache*> caches = caches_of(sequences);
+  int queries = KeptPrefills::kQueries;
+  for (const SequenceCache* cache : caches) queries = std::max(queries, cache->score_need().window);
+  queries = std::min(queries, static_cast<int>(prompt.size()));
+
+  Keeping keeping(kept, kept == nullptr ? PrefillOrigin() : origin_of(prompt), queries);
+  Prefill::Options prefill_options;
+  prefill_options.threads = options.threads;
+  prefill_options.keep = keeping.keeper();
+  prefill_options.keep_queries = keeping.queries();
+  KV_ASSIGN(Prefill prefill, Prefill::start(*transformer, prompt, caches, prefill_options));
+  KV_TRY(run(prefill, progress));
+  std::vector<float> logits(static_cast<std::size_t>(shape().vocab));
+  KV_TRY(transformer->logits(prefill.hidden(), {logits.data(), 1, logits.size()}));
+
+  double shared = Clock::real().seconds() - begin - keeping.seconds();
+  for (std::size_t i = 0; i < sequences.size(); ++i) {
+    sequences[i].compress_s = prefill.seal_seconds(static_cast<int>(i));
+    sequences[i].logits = logits;
+    shared -= sequences[i].compress_s;
+  }
+  for (Sequence& sequence : sequences) sequence.prefill_s = shared;
+  keeping.finish(prefill.hidden(), shared);
+  return {};
+}
+
+Result<bool> Engine::Impl::read_prefill(std::span<const Token> prompt, std::span<Sequence> sequences,
+                                        const Progress& progress) const {
+  const std::vector<SequenceCache*> caches = caches_of(sequences);
+  LayerSealing sealing(caches, options.threads);
+  const std::unique_ptr<PrefillFileReader> file = kept->open(origin_of(prompt), sealing.need().window);
+  if (file == nullptr) return false;
+  const PrefillFileReader::Wanted wanted = {
+      .key_pre = sealing.wants_pre_rope_keys(), .queries = sealing.need().window > 0, .column_sums = sealing.need().column_sums};
+  for (int layer = 0; layer < shape().layer_count(); ++layer) {
+    if (is_cancelled()) return cancelled("interrupted");
+    const Result<ExactLayer> exact = file->read_layer(layer, wanted);
+    if (!exact.ok()) {
+      kept->refuse(exact.status());
+      return false;
+    }
+    KV_TRY(sealing.seal(layer, shape().layers[static_cast<std::size_t>(layer)], *exact));
+    if (progress) progress(static_cast<double>(layer + 1) / shape().layer_count());
+  }
+  const Result<MatView<const float>> hidden = file->read_hidden();
+  if (!hidden.ok()) {
+    kept->refuse(hidden.status());
+    return false;
+  }
+  sealing.finish(static_cast<int>(prompt.size()));
+  std::vector<float> logits(static_cast<std::size_t>(shape().vocab));
+  KV_TRY(transformer->logits(*hidden, {logits.data(), 1, logits.size()}));
+  for (std::size_t i = 0; i < sequences.size(); ++i) {
+    sequences[i].logits = logits;
+    sequences[i].prefill_s = file->prefill_seconds();
+    sequences[i].compress_s = sealing.seconds(static_cast<int>(i));
+    sequences[i].prefill_read = true;
+  }
+  kept->count_read();
+  return true;
+}
+
+}  // namespace kvartet
