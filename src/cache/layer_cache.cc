@@ -89,10 +89,12 @@ Result<std::shared_ptr<const LayerFormats>> LayerFormats::create(const CacheSpec
 }
 
 LayerCache::LayerCache(std::shared_ptr<const CacheSpec> spec, const LayerShape& shape,
-                       std::shared_ptr<const LayerFormats> formats, const LayerPlace& place)
-    : spec_(std::move(spec)), formats_(std::move(formats)), place_(place) {
+                       std::shared_ptr<const LayerFormats> formats, const LayerPlace& place,
+                       std::shared_ptr<const RopeShape> rope)
+    : spec_(std::move(spec)), formats_(std::move(formats)), place_(place), rope_(std::move(rope)) {
   for (int h = 0; h < shape.kv_heads; ++h)
-    heads_.push_back({HeadSide(&formats_->key), HeadSide(&formats_->value), RowPositions(), RowSums()});
+    heads_.push_back(
+        {HeadSide(&formats_->key), HeadSide(&formats_->value), RowPositions(), RowSums(), RowSums(), SinkKeys(shape.head_dim)});
   refresh_views();
 }
 
@@ -100,6 +102,7 @@ LayerCache::LayerCache(const LayerCache& other)
     : spec_(other.spec_),
       formats_(other.formats_),
       place_(other.place_),
+      rope_(other.rope_),
       heads_(other.heads_),
       seen_(other.seen_),
       first_prompt_(other.first_prompt_),
@@ -159,8 +162,13 @@ Status LayerCache::arrive(Arena& arena, const NewTokens& tokens, int threads, bo
   for (std::size_t h = 0; h < heads_.size(); ++h) {
     KV_ASSIGN(merged_[h], merged_values(h, arrival.merged(h), tokens));
   }
+  std::vector<std::vector<float>> turned;
+  if (rope_ != nullptr) {
+    KV_ASSIGN(turned, turned_sinks(tokens));
+  }
   Status status = stage_all(arena, tokens, arrival, threads, seals_now);
   if (status.ok()) status = own_numbers_and_replaced(arena, tokens, arrival);
+  if (status.ok() && rope_ != nullptr) status = own_sinks(arena, tokens, turned);
   if (status.ok()) status = replace_rows(tokens, arrival);
   if (!status.ok()) {
     rollback_all();
@@ -168,7 +176,7 @@ Status LayerCache::arrive(Arena& arena, const NewTokens& tokens, int threads, bo
   }
   commit_all(tokens, arrival);
   unsettled_ = seals_now ? 0 : unsettled_ + 1;
-  return {};
+  return rope_ == nullptr ? Status() : place_sinks(tokens, turned);
 }
 
 // Before anything is touched, so that a bad row changes nothing; and of dropped rows too, since their attention weights
@@ -207,6 +215,7 @@ Status LayerCache::own_numbers_and_replaced(Arena& arena, const NewTokens& token
     const int rows = head.positions.rows();
     KV_TRY(head.positions.own(arena, rows, rows + appended));
     if (spec_->keeps_sums()) KV_TRY(head.sums.own(arena, arrival.sums.empty() ? rows : 0, rows + appended));
+    if (spec_->keeps_window_sums()) KV_TRY(head.window_sums.own(arena, arrival.sums.empty() ? rows : 0, rows + appended));
     for (const Arrival::Replacement& replaced : arrival.replaced(h)) {
       KV_TRY(head.key.own_row(arena, replaced.row));
       KV_TRY(head.value.own_row(arena, replaced.row));
@@ -248,6 +257,9 @@ void LayerCache::commit_all(const NewTokens& tokens, const Arrival& arrival) {
     if (!keeps_positions()) continue;
     for (const Arrival::Replacement& replaced : arrival.replaced(index)) head.positions.set(replaced.row, seen_ + replaced.token);
     for (int row = old_rows; row < head.key.rows(); ++row) head.positions.set(row, seen_ + arrival.token(h, row - old_rows));
+    // A prompt ends whatever window was running.
+    for (int row = arrival.sums.empty() ? old_rows : 0; spec_->keeps_window_sums() && row < head.key.rows(); ++row)
+      head.window_sums.set(row, 0);
     if (!spec_->keeps_sums()) continue;
     const auto sum_of = [&](int column) {
       return arrival.sums.empty() ? 0.0F : arrival.sums[index][static_cast<std::size_t>(column)];
@@ -269,6 +281,8 @@ void LayerCache::rollback_all() {
     head.value.rollback();
     head.positions.trim();
     head.sums.trim();
+    head.window_sums.trim();
+    head.sinks.trim();
   }
   merged_.clear();
   refresh_views();
@@ -310,7 +324,8 @@ Status LayerCache::settle(Arena& arena, MatView<const float> weights) {
 void LayerCache::refresh_views() {
   views_.resize(heads_.size());
   for (std::size_t h = 0; h < heads_.size(); ++h)
-    views_[h] = {heads_[h].key.pieces(), heads_[h].value.pieces(), heads_[h].key.rows(), heads_[h].key.first(), heads_[h].key.mean()};
+    views_[h] = {heads_[h].key.pieces(), heads_[h].value.pieces(), heads_[h].key.rows(), heads_[h].key.first(),
+                 heads_[h].key.mean()};
 }
 
 std::vector<std::int32_t> LayerCache::positions(int kv_head) const {
@@ -337,6 +352,8 @@ ByteAccount LayerCache::bytes() const {
     sum += head.value.bytes();
     sum += head.positions.bytes();
     sum += head.sums.bytes();
+    sum += head.window_sums.bytes();
+    sum += head.sinks.bytes();
   }
   return sum;
 }
@@ -348,6 +365,8 @@ void LayerCache::list_state(const std::string& prefix, std::vector<StateBuffer>*
     heads_[h].value.list_state(head + " value", out);
     heads_[h].positions.list_state(head + " positions", out);
     heads_[h].sums.list_state(head + " sums", out);
+    heads_[h].window_sums.list_state(head + " window sums", out);
+    heads_[h].sinks.list_state(head + " sinks", out);
   }
 }
 
@@ -404,6 +423,12 @@ Status LayerCache::check_head(const Head& head) const {
   if (head.sums.rows() != (spec_->keeps_sums() ? rows : 0) ||
       head.sums.bytes().allocated != RowSums::bytes_of(head.sums.rows()).allocated)
     return internal_error(fmt::format("{} sums for {} rows", head.sums.rows(), rows));
+  if (head.window_sums.rows() != (spec_->keeps_window_sums() ? rows : 0) ||
+      head.window_sums.bytes().allocated != RowSums::bytes_of(head.window_sums.rows()).allocated)
+    return internal_error(fmt::format("{} window sums for {} rows", head.window_sums.rows(), rows));
+  if (head.sinks.rows() != sinks_of(seen_) ||
+      head.sinks.bytes() != SinkKeys::bytes_of(head.sinks.rows(), formats_->key.open.head_dim))
+    return internal_error(fmt::format("{} first keys are kept after {} tokens", head.sinks.rows(), seen_));
   KV_TRY(check_row_count(rows));
   std::vector<std::int32_t> sorted = head.positions.all();
   std::sort(sorted.begin(), sorted.end());

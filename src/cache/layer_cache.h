@@ -11,11 +11,13 @@
 #include "cache/head_side.h"
 #include "cache/retention.h"
 #include "cache/row_numbers.h"
+#include "cache/sink_keys.h"
 #include "cache/spec.h"
 #include "core/arena.h"
 #include "core/bytes.h"
 #include "core/matrix.h"
 #include "core/model_shape.h"
+#include "core/rope_table.h"
 #include "core/scores.h"
 #include "core/status.h"
 #include "quantize/tile_format.h"
@@ -37,15 +39,17 @@ struct LayerFormats {
   std::vector<std::shared_ptr<Buffer>> tables;
   std::size_t table_bytes = 0;
   // `arena` holds the tables; null (for predictions): the formats' own. kUsage: the spec does not fit `place.head_dim`.
-  static Result<std::shared_ptr<const LayerFormats>> create(const CacheSpec& spec, const FormatPlace& place, Arena* arena = nullptr);
+  static Result<std::shared_ptr<const LayerFormats>> create(const CacheSpec& spec, const FormatPlace& place,
+                                                            Arena* arena = nullptr);
 };
 
 inline constexpr float kF16Overflow = 65520.0F;  // rounds to 65,536, which f16 does not have
 
 class LayerCache {
  public:
+  // `rope`: the model's rotation where the spec gives rows angles by their number; null where keys keep theirs.
   LayerCache(std::shared_ptr<const CacheSpec> spec, const LayerShape& shape, std::shared_ptr<const LayerFormats> formats,
-             const LayerPlace& place);
+             const LayerPlace& place, std::shared_ptr<const RopeShape> rope = nullptr);
   LayerCache(const LayerCache& other);  // a fork: shares tiles, has its own views
   LayerCache(LayerCache&&) noexcept = default;
   LayerCache& operator=(const LayerCache&) = delete;
@@ -86,6 +90,8 @@ class LayerCache {
     HeadSide value;
     RowPositions positions;  // only if the spec evicts
     RowSums sums;            // only if it ranks rows by them
+    RowSums window_sums;     // only if it ranks rows by those of the last steps
+    SinkKeys sinks;          // only if it gives rows angles by their number
   };
   // What a change writes over one open row of a side.
   struct Overwrite {
@@ -108,6 +114,12 @@ class LayerCache {
   Status depart(Arena& arena, MatView<const float> weights);
   Result<HeadDeparture> prepare_departure(std::size_t kv_head, Departure departure) const;
   void commit_all(const NewTokens& tokens, const Arrival& arrival);
+  // layer_sinks.cc. How many of the first tokens are kept for ever and may be turned.
+  int sinks_of(int seen) const;
+  // Their keys at the angles they have once `tokens` are there, per KV head [sinks, head_dim]; empty: nothing was dropped yet.
+  Result<std::vector<std::vector<float>>> turned_sinks(const NewTokens& tokens) const;
+  Status own_sinks(Arena& arena, const NewTokens& tokens, const std::vector<std::vector<float>>& turned);
+  Status place_sinks(const NewTokens& tokens, const std::vector<std::vector<float>>& turned);
   void rollback_all();
   void refresh_views();
   Status check_row_count(int rows) const;
@@ -116,6 +128,7 @@ class LayerCache {
   std::shared_ptr<const CacheSpec> spec_;
   std::shared_ptr<const LayerFormats> formats_;
   LayerPlace place_;
+  std::shared_ptr<const RopeShape> rope_;
   std::vector<Head> heads_;
   std::vector<HeadView> views_;
   int seen_ = 0;           // tokens that passed, kept or not

@@ -13,7 +13,8 @@ namespace kvartet {
 std::vector<KnownRows> LayerCache::known_rows() const {
   std::vector<KnownRows> known;
   for (const Head& head : heads_)
-    known.push_back({head.positions.all(), spec_->keeps_sums() ? head.sums.all() : std::vector<float>()});
+    known.push_back({head.positions.all(), spec_->keeps_sums() ? head.sums.all() : std::vector<float>(),
+                     spec_->keeps_window_sums() ? head.window_sums.all() : std::vector<float>()});
   return known;
 }
 
@@ -98,6 +99,7 @@ Status LayerCache::depart(Arena& arena, MatView<const float> weights) {
   }
   std::vector<KnownRows> known = known_rows();
   std::vector<std::vector<float>> means;
+  const ObservedStep observed = observed_step(*spec_, std::max(0, first_prompt_), rows(0));
   for (std::size_t h = 0; h < heads_.size(); ++h) {
     std::vector<float>& mean = means.emplace_back(known[h].positions.size(), 0.0F);
     for (std::size_t query = h * group; query < (h + 1) * group; ++query) {
@@ -106,6 +108,8 @@ Status LayerCache::depart(Arena& arena, MatView<const float> weights) {
     }
     for (float& x : mean) x /= static_cast<float>(group);
     for (std::size_t t = 0; t < known[h].sums.size(); ++t) known[h].sums[t] += mean[t];
+    for (std::size_t t = 0; t < known[h].window_sums.size() && observed.counts; ++t)
+      known[h].window_sums[t] = (observed.begins ? 0.0F : known[h].window_sums[t]) + mean[t];
   }
   std::vector<Departure> departures = plan_departure(
       *spec_, {.place = place_, .first_prompt = std::max(0, first_prompt_), .seen = seen_, .known = known, .weights = means});
@@ -117,6 +121,7 @@ Status LayerCache::depart(Arena& arena, MatView<const float> weights) {
   for (std::size_t h = 0; h < heads_.size(); ++h) {
     Head& head = heads_[h];
     if (spec_->keeps_sums()) KV_TRY(head.sums.own(arena, 0, head.sums.rows()));
+    if (spec_->keeps_window_sums()) KV_TRY(head.window_sums.own(arena, 0, head.window_sums.rows()));
     for (const auto& [from, to] : ready[h].moves) KV_TRY(head.positions.own(arena, to, to + 1));
     for (const Overwrite& change : ready[h].keys) KV_TRY(head.key.own_row(arena, change.row));
     for (const Overwrite& change : ready[h].values) KV_TRY(head.value.own_row(arena, change.row));
@@ -128,11 +133,17 @@ Status LayerCache::depart(Arena& arena, MatView<const float> weights) {
     for (const Overwrite& change : ready[h].values) KV_TRY(head.value.overwrite(change.row, {change.data.data(), 1, cols}));
     for (const auto& [from, to] : ready[h].moves) {
       head.positions.set(to, head.positions.at(from));
-      if (spec_->keeps_sums()) known[h].sums[static_cast<std::size_t>(to)] = known[h].sums[static_cast<std::size_t>(from)];
+      for (std::vector<float>* sums : {&known[h].sums, &known[h].window_sums}) {
+        if (!sums->empty()) (*sums)[static_cast<std::size_t>(to)] = (*sums)[static_cast<std::size_t>(from)];
+      }
     }
     if (spec_->keeps_sums()) {
       head.sums.set_all(known[h].sums);
       head.sums.drop_last(ready[h].count);
+    }
+    if (spec_->keeps_window_sums()) {
+      head.window_sums.set_all(known[h].window_sums);
+      head.window_sums.drop_last(ready[h].count);
     }
     head.positions.drop_last(ready[h].count);
     head.key.drop_last(ready[h].count);

@@ -18,7 +18,8 @@ namespace {
 
 // Rows that pyramidkv keeps of a first prompt that it cuts.
 int layer_capacity(const CacheSpec& spec, const LayerPlace& place, int first_prompt) {
-  return pyramid_capacity(first_prompt, {.snap = snapkv_options(spec, first_prompt), .beta = spec.beta}, place.index, place.count);
+  return pyramid_capacity(first_prompt, {.snap = snapkv_options(spec, first_prompt), .beta = spec.beta}, place.index,
+                          place.count);
 }
 
 Arrival streaming_arrival(const StreamingOptions& options, const ArrivalRequest& request) {
@@ -65,31 +66,58 @@ Result<Arrival> observed_arrival(const CacheSpec& spec, const ArrivalRequest& re
   return arrival;
 }
 
-// The rows that leave when `keep` of them stay, ascending. `scores`: of what the method ranks by.
-std::vector<std::int32_t> leaving_rows(const CacheSpec& spec, std::span<const float> scores,
-                                       std::span<const std::int32_t> positions, int seen, int keep) {
-  const int rows = static_cast<int>(positions.size());
-  const bool streams = spec.evict == Evict::kCam && spec.base == CamBase::kStreaming;
+// By what rows leave between steps: h2o's, tova's, or that of what cam is put over.
+enum class Rule { kStreaming, kH2o, kTova, kSnap };
+Rule rule_of(const CacheSpec& spec) {
+  if (spec.evict == Evict::kTova) return Rule::kTova;
+  if (spec.evict == Evict::kH2o) return Rule::kH2o;
+  KV_CHECK(spec.evict == Evict::kCam);
+  switch (spec.base) {
+    case CamBase::kStreaming: return Rule::kStreaming;
+    case CamBase::kH2o: return Rule::kH2o;
+    case CamBase::kTova: return Rule::kTova;
+    case CamBase::kSnap: return Rule::kSnap;
+  }
+  return Rule::kStreaming;
+}
+
+std::vector<std::int32_t> all_but(const std::vector<std::int32_t>& staying, int rows) {
   std::vector<std::int32_t> leaving;
-  if (streams) {
-    const int first_recent = seen - (keep - spec.sinks);
-    for (std::int32_t row = 0; row < rows; ++row) {
-      const std::int32_t position = positions[static_cast<std::size_t>(row)];
-      if (position >= spec.sinks && position < first_recent) leaving.push_back(row);
-    }
-    return leaving;
-  }
-  const H2oOptions h2o = h2o_options(keep, spec.recent);
-  if (rows == keep + 1) {  // every decode step: without sorting
-    const int end = spec.evict == Evict::kTova ? std::numeric_limits<int>::max() : seen - h2o.recent;
-    return {worst_row(scores, positions, end)};
-  }
-  const std::vector<std::int32_t> staying =
-      spec.evict == Evict::kTova ? tova_rows(scores, positions, keep) : h2o_rows(scores, positions, seen, h2o);
   for (std::int32_t row = 0; row < rows; ++row) {
     if (!std::binary_search(staying.begin(), staying.end(), row)) leaving.push_back(row);
   }
   return leaving;
+}
+
+SnapKvOptions pass_options(const CacheSpec& spec, int keep) {
+  return {.capacity = keep, .window = std::min(spec.window, spec.interval), .kernel = spec.kernel, .pool = spec.pool};
+}
+
+// The rows that leave when `keep` of them stay, ascending. `scores`: of what the rule ranks by.
+std::vector<std::int32_t> leaving_rows(const CacheSpec& spec, std::span<const float> scores,
+                                       std::span<const std::int32_t> positions, int seen, int keep) {
+  const int rows = static_cast<int>(positions.size());
+  const H2oOptions h2o = h2o_options(keep, spec.recent);
+  switch (rule_of(spec)) {
+    case Rule::kStreaming: {
+      const int first_recent = seen - (keep - spec.sinks);
+      std::vector<std::int32_t> leaving;
+      for (std::int32_t row = 0; row < rows; ++row) {
+        const std::int32_t position = positions[static_cast<std::size_t>(row)];
+        if (position >= spec.sinks && position < first_recent) leaving.push_back(row);
+      }
+      return leaving;
+    }
+    case Rule::kSnap: return all_but(snapkv_rows(scores, positions, seen, pass_options(spec, keep)), rows);
+    case Rule::kTova:
+      if (rows == keep + 1)
+        return {worst_row(scores, positions, std::numeric_limits<int>::max())};  // most steps: without sorting
+      return all_but(tova_rows(scores, positions, keep), rows);
+    case Rule::kH2o:
+      if (rows == keep + 1) return {worst_row(scores, positions, seen - h2o.recent)};
+      return all_but(h2o_rows(scores, positions, seen, h2o), rows);
+  }
+  return {};
 }
 
 CamOptions cam_options(const CacheSpec& spec, const LayerPlace& place, std::size_t kv_head) {
@@ -115,6 +143,66 @@ void place_tokens(std::span<const std::int32_t> leaving, int old_rows, int token
   KV_CHECK(hole == leaving.end() || *hole >= old_rows);
 }
 
+// Of every query head's last query, over all columns.
+std::vector<float> last_query_scores(const LayerScores& scores) {
+  const auto columns = static_cast<std::size_t>(scores.tokens);
+  const auto stride = static_cast<std::size_t>(scores.window_rows) * columns;
+  const float* const last = scores.window.data() + (scores.window_rows - 1) * static_cast<std::ptrdiff_t>(scores.tokens);
+  return tova_scores({last, static_cast<std::size_t>(scores.heads), columns, stride});
+}
+
+std::vector<float> mean_over_heads(const std::vector<std::vector<float>>& of_heads) {
+  std::vector<float> mean(of_heads.front().size(), 0.0F);
+  for (const std::vector<float>& head : of_heads) {
+    for (std::size_t i = 0; i < mean.size(); ++i) mean[i] += head[i];
+  }
+  for (float& x : mean) x /= static_cast<float>(of_heads.size());
+  return mean;
+}
+
+// What a prompt's columns are ranked by, per KV head, and what their sums are from now on.
+struct PromptRanks {
+  std::vector<std::vector<float>> ranks;  // [kv_heads]; unused by rules that rank by position, or once by the window
+  std::vector<std::vector<float>> sums;   // [kv_heads]; empty unless the spec keeps them
+};
+
+PromptRanks prompt_ranks(const CacheSpec& spec, const ArrivalRequest& request) {
+  const LayerScores& scores = *request.scores;
+  const auto kv_heads = static_cast<std::size_t>(request.kv_heads);
+  PromptRanks out;
+  if (!spec.keeps_sums()) {
+    out.ranks.assign(kv_heads, last_query_scores(scores));
+    return out;
+  }
+  const std::vector<std::vector<float>> of_prompt = group_means(scores, request.kv_heads);
+  out.sums = of_prompt;
+  for (std::size_t h = 0; h < kv_heads; ++h) {
+    for (std::size_t row = 0; row < request.known[h].sums.size(); ++row) out.sums[h][row] += request.known[h].sums[row];
+  }
+  switch (rule_of(spec)) {
+    case Rule::kStreaming:
+    case Rule::kH2o: out.ranks = out.sums; break;
+    // Of a later prompt attention exports no window: all its queries stand for the last ones.
+    case Rule::kSnap: out.ranks = of_prompt; break;
+    case Rule::kTova:
+      out.ranks.assign(kv_heads, request.seen == 0 ? last_query_scores(scores) : mean_over_heads(of_prompt));
+      break;
+  }
+  return out;
+}
+
+// Are the scores there that the spec asks for, over these columns?
+bool scores_fit(const CacheSpec& spec, const ArrivalRequest& request, int old_rows) {
+  const LayerScores* const scores = request.scores;
+  if (scores == nullptr || scores->tokens != old_rows + request.tokens || scores->sealed != old_rows) return false;
+  if (spec.keeps_sums() && scores->column_sums.empty()) return false;
+  const bool later = spec.keeps_sums() && request.seen > 0;
+  const Rule rule = rule_of(spec);
+  if (rule == Rule::kTova && !later) return scores->window_rows >= 1;
+  if (rule == Rule::kSnap && !later) return scores->window_rows >= std::min(spec.window, request.tokens);
+  return true;
+}
+
 // h2o, tova, cam at the end of a prompt, first or later.
 Result<Arrival> ranked_arrival(const CacheSpec& spec, const ArrivalRequest& request) {
   Arrival arrival;
@@ -122,37 +210,32 @@ Result<Arrival> ranked_arrival(const CacheSpec& spec, const ArrivalRequest& requ
   const int old_rows = static_cast<int>(request.known.front().positions.size());
   const int columns = old_rows + request.tokens;
   const int keep = std::max(old_rows, std::min(columns, row_bound(spec, request.first_prompt)));
-  const LayerScores* scores = request.scores;
-  const bool fits = scores != nullptr && scores->tokens == columns && scores->sealed == old_rows &&
-                    (spec.keeps_sums() ? !scores->column_sums.empty() : scores->window_rows >= 1);
-  if (!fits) {
+  if (!scores_fit(spec, request, old_rows)) {
     if (!spec.keeps_sums() && keep == columns) return arrival;
     return missing_scores(spec, request);
   }
-  const auto kv_heads = static_cast<std::size_t>(request.kv_heads);
-  std::vector<std::vector<float>> ranks;  // [kv_heads or 1][columns]
-  if (spec.keeps_sums()) {
-    ranks = group_means(*scores, request.kv_heads);
-    for (std::size_t h = 0; h < kv_heads; ++h) {
-      for (std::size_t row = 0; row < request.known[h].sums.size(); ++row) ranks[h][row] += request.known[h].sums[row];
+  PromptRanks prompt = prompt_ranks(spec, request);
+  if (keep < columns) {
+    arrival.all = false;
+    // The first prompt's window is there in full: exactly snapkv's choice.
+    const bool by_window = rule_of(spec) == Rule::kSnap && request.seen == 0;
+    KeepPlan observed;
+    if (by_window) {
+      observed = snapkv_plan(*request.scores, request.kv_heads,
+                             {.capacity = keep, .window = spec.window, .kernel = spec.kernel, .pool = spec.pool});
     }
-    arrival.sums = ranks;
-  } else {
-    const float* const last = scores->window.data() + (scores->window_rows - 1) * static_cast<std::ptrdiff_t>(columns);
-    const auto stride = static_cast<std::size_t>(scores->window_rows) * static_cast<std::size_t>(columns);
-    ranks = {tova_scores({last, static_cast<std::size_t>(scores->heads), static_cast<std::size_t>(columns), stride})};
+    for (std::size_t h = 0; h < static_cast<std::size_t>(request.kv_heads); ++h) {
+      std::vector<std::int32_t> positions = request.known[h].positions;
+      for (int token = 0; token < request.tokens; ++token) positions.push_back(request.seen + token);
+      const std::vector<std::int32_t> leaving =
+          by_window ? all_but(observed.rows[h], columns)
+                    : leaving_rows(spec, prompt.ranks[h], positions, request.seen + request.tokens, keep);
+      place_tokens(leaving, old_rows, request.tokens, &arrival);
+      if (spec.evict == Evict::kCam)
+        arrival.merges.push_back(cam_plan(prompt.sums[h], positions, leaving, cam_options(spec, request.place, h)));
+    }
   }
-  if (keep == columns) return arrival;
-  arrival.all = false;
-  for (std::size_t h = 0; h < kv_heads; ++h) {
-    std::vector<std::int32_t> positions = request.known[h].positions;
-    for (int token = 0; token < request.tokens; ++token) positions.push_back(request.seen + token);
-    const std::vector<float>& rank = ranks[spec.keeps_sums() ? h : 0];
-    const std::vector<std::int32_t> leaving = leaving_rows(spec, rank, positions, request.seen + request.tokens, keep);
-    place_tokens(leaving, old_rows, request.tokens, &arrival);
-    if (spec.evict == Evict::kCam)
-      arrival.merges.push_back(cam_plan(rank, positions, leaving, cam_options(spec, request.place, h)));
-  }
+  arrival.sums = std::move(prompt.sums);
   return arrival;
 }
 
@@ -218,14 +301,22 @@ Result<Arrival> plan_arrival(const CacheSpec& spec, const ArrivalRequest& reques
   return Arrival{};
 }
 
+ObservedStep observed_step(const CacheSpec& spec, int first_prompt, int rows) {
+  if (!spec.keeps_window_sums()) return {};
+  const int window = std::min(spec.window, spec.interval);
+  const int left = row_bound(spec, first_prompt) + spec.interval - rows;  // steps until the next pass; 0: after this one
+  return {.counts = left < window, .begins = left == window - 1};
+}
+
 std::vector<Departure> plan_departure(const CacheSpec& spec, const DepartureRequest& request) {
   const int rows = static_cast<int>(request.known.front().positions.size());
   const int keep = row_bound(spec, request.first_prompt);
   const int pass = spec.evict == Evict::kCam ? spec.interval : 1;
   std::vector<Departure> departures(request.known.size());
   if (rows < keep + pass) return departures;
+  const Rule rule = rule_of(spec);
   std::vector<float> layer_mean;
-  if (spec.evict == Evict::kTova) {
+  if (rule == Rule::kTova) {
     layer_mean.assign(static_cast<std::size_t>(rows), 0.0F);
     for (const std::vector<float>& weights : request.weights) {
       for (std::size_t row = 0; row < layer_mean.size(); ++row) layer_mean[row] += weights[row];
@@ -233,7 +324,7 @@ std::vector<Departure> plan_departure(const CacheSpec& spec, const DepartureRequ
   }
   for (std::size_t h = 0; h < request.known.size(); ++h) {
     const KnownRows& known = request.known[h];
-    const std::vector<float>& rank = spec.evict == Evict::kTova ? layer_mean : known.sums;
+    const std::vector<float>& rank = rule == Rule::kTova ? layer_mean : rule == Rule::kSnap ? known.window_sums : known.sums;
     departures[h].leaving = leaving_rows(spec, rank, known.positions, request.seen, keep);
     if (spec.evict == Evict::kCam) {
       departures[h].merges = cam_plan(known.sums, known.positions, departures[h].leaving, cam_options(spec, request.place, h));

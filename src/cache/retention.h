@@ -36,7 +36,8 @@ int rows_after(const CacheSpec& spec, const LayerPlace& place, int first_prompt,
 // What is known about the rows that one head holds.
 struct KnownRows {
   std::vector<std::int32_t> positions;
-  std::vector<float> sums;  // of the weights they received; empty unless the spec keeps them
+  std::vector<float> sums;         // of the weights they received; empty unless the spec keeps them
+  std::vector<float> window_sums;  // of those since the observation window began; empty unless the spec keeps them
 };
 
 // Where `tokens` new tokens go. A *column* is an old row, or behind them a new token.
@@ -75,6 +76,15 @@ struct ArrivalRequest {
 
 // kInternal: the method must choose rows and got no scores to choose by.
 Result<Arrival> plan_arrival(const CacheSpec& spec, const ArrivalRequest& request);
+
+// cam over snapkv: the last steps before a pass are its observation window, as many as the spec says but no more than lie
+// between two passes, so that one sum per row is enough to remember them.
+struct ObservedStep {
+  bool counts = false;  // this step's weights are added to window_sums
+  bool begins = false;  // which start at zero before
+};
+// `rows`: of a head, this step's included.
+ObservedStep observed_step(const CacheSpec& spec, int first_prompt, int rows);
 
 // What a decode step does to one head after attention.
 struct Departure {

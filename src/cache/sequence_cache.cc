@@ -98,9 +98,11 @@ Result<SequenceCache> SequenceCache::create(const CacheSpec& spec, const ModelSh
   impl->options = options;
   impl->layers.reserve(shape.layers.size());
   const auto windowed = std::make_shared<const CacheSpec>(windowed_layer_spec(spec));
+  const auto rope = spec.rerotate ? std::make_shared<const RopeShape>(shape.rope) : nullptr;
   for (std::size_t l = 0; l < shape.layers.size(); ++l) {
-    impl->layers.emplace_back(shape.layers[l].window > 0 ? windowed : impl->spec, shape.layers[l], formats[l],
-                              LayerPlace{static_cast<int>(l), shape.layer_count()});
+    const bool has_window = shape.layers[l].window > 0;
+    impl->layers.emplace_back(has_window ? windowed : impl->spec, shape.layers[l], formats[l],
+                              LayerPlace{static_cast<int>(l), shape.layer_count()}, has_window ? nullptr : rope);
   }
   impl->formats = std::move(formats);
   if (spec.offload) {
@@ -126,6 +128,10 @@ ScoreNeed SequenceCache::score_need() const {
   ScoreNeed need;
   if (spec.observes_window() && impl_->next_position == 0) need.window = spec.window;
   if (spec.evict == Evict::kTova) need.window = 1;
+  if (spec.evict == Evict::kCam && impl_->next_position == 0) {
+    if (spec.base == CamBase::kTova) need.window = 1;
+    if (spec.base == CamBase::kSnap) need.window = spec.window;
+  }
   need.column_sums = spec.keeps_sums();
   return need;
 }
@@ -133,6 +139,7 @@ ScoreNeed SequenceCache::score_need() const {
 bool SequenceCache::wants_pre_rope_keys() const {
   return impl_->offload && impl_->next_position == 0 && impl_->offload->wants_pre_rope_keys();
 }
+bool SequenceCache::is_endless() const { return impl_->spec->rerotate; }
 bool SequenceCache::selects() const { return impl_->offload && impl_->offload->selects(); }
 bool SequenceCache::wants_weights() const { return impl_->spec->drops_after_steps(); }
 
@@ -294,6 +301,8 @@ Result<ByteAccount> predict_bytes(const CacheSpec& spec, const ModelShape& shape
     for (const SideFormats* side : {&formats[l]->key, &formats[l]->value}) head += side->bytes(rows, side->sealed_rows(rows));
     if (layer_spec.evict != Evict::kNone) head += RowPositions::bytes_of(rows);
     if (layer_spec.keeps_sums()) head += RowSums::bytes_of(rows);
+    if (layer_spec.keeps_window_sums()) head += RowSums::bytes_of(rows);
+    if (layer_spec.rerotate) head += SinkKeys::bytes_of(std::min(layer_spec.sinks, rows), shape.layers[l].head_dim);
     for (int h = 0; h < shape.layers[l].kv_heads; ++h) sum += head;
   }
   return sum;

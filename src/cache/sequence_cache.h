@@ -81,6 +81,8 @@ class SequenceCache {
   Status after_attention(int layer, MatView<const float> weights);  // [heads, rows]; empty unless wants_weights()
   void finish_step();
 
+  // May more tokens pass than the model was trained for? Only where angles go by row and so never grow.
+  bool is_endless() const;
   // Does every query see other rows? Then more tokens have to come by single steps, not as a second prompt.
   bool selects() const;
 

@@ -190,6 +190,11 @@ Status check_spec(const CacheSpec& spec, const ModelShape& shape) {
     KV_TRY(check_formats(spec, layer));
     checked = layer.head_dim;
   }
+  if (spec.rerotate && shape.rope.dims == 0) {
+    return usage_error(
+        "rope=rerotate turns stored keys, but this model's rotation is not one table of angles (YaRN, or other angles in layers "
+        "with windows); use rope=absolute");
+  }
   if (spec.offload) return OffloadCache::check(*spec.offload, shape);
   return {};
 }

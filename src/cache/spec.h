@@ -15,7 +15,7 @@
 namespace kvartet {
 
 enum class Evict : unsigned char { kNone, kStreaming, kSnap, kH2o, kTova, kPyramid, kAda, kCam };
-enum class CamBase : unsigned char { kStreaming, kH2o };
+enum class CamBase : unsigned char { kStreaming, kH2o, kTova, kSnap };
 
 // Rows: an integer is rows kept, a number below 1 is the share of the prompt kept.
 struct Budget {
@@ -39,10 +39,11 @@ struct CacheSpec {
   // evict
   Evict evict = Evict::kNone;
   Budget budget;   // all but streamingllm with a window; cam: its target, in rows
-  int window = 0;  // snapkv, pyramidkv, adakv: observation window; streamingllm: recent rows kept, 0: budget - sinks
+  int window = 0;  // snapkv and what is like it: observation window; streamingllm: recent rows kept, 0: budget - sinks
   int kernel = 7;  // snapkv pooling
   Pool pool = Pool::kMax;
   int sinks = 0;                       // streamingllm, cam over it
+  bool rerotate = false;               // streamingllm: angles by row instead of by position
   double recent = 0.5;                 // h2o, cam over it: share of the budget
   int beta = 20;                       // pyramidkv
   double alpha = 0.2;                  // adakv
@@ -64,7 +65,8 @@ struct CacheSpec {
   // Rows leave after decode steps too, by the weights of each step: rows are then written one by one, in formats without groups
   // of rows, and end where another row was.
   bool drops_after_steps() const { return evict == Evict::kH2o || evict == Evict::kTova || evict == Evict::kCam; }
-  bool keeps_sums() const { return evict == Evict::kH2o || evict == Evict::kCam; }  // of each row's weights
+  bool keeps_sums() const { return evict == Evict::kH2o || evict == Evict::kCam; }           // of each row's weights
+  bool keeps_window_sums() const { return evict == Evict::kCam && base == CamBase::kSnap; }  // of those of the last steps alone
   bool observes_window() const { return evict == Evict::kSnap || evict == Evict::kPyramid || evict == Evict::kAda; }
 
   // offload: rows beyond the kept ones lie in the slow tier and come back by selection

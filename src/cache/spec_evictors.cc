@@ -17,22 +17,20 @@ constexpr std::array<std::string_view, 5> kPyramidKeys = {"budget", "window", "k
 constexpr std::array<std::string_view, 5> kAdaKeys = {"budget", "window", "kernel", "pool", "alpha"};
 constexpr std::array<std::string_view, 2> kH2oKeys = {"budget", "recent"};
 constexpr std::array<std::string_view, 1> kTovaKeys = {"budget"};
-constexpr std::array<std::string_view, 5> kCamKeys = {"target", "interval", "merge", "base", "seed"};
+constexpr std::array<std::string_view, 8> kCamKeys = {"target", "interval", "merge", "base", "seed", "window", "kernel", "pool"};
 
-// The keys that snapkv, pyramidkv and adakv share, and their canonical text.
-Result<std::string> read_observation(const SpecStage& stage, CacheSpec* spec) {
+// Observation window and pooling of a budget that is known already, and their canonical text. `budget_key`: how it is called.
+Result<std::string> read_window(const SpecStage& stage, std::string_view budget_key, CacheSpec* spec) {
   constexpr std::array<std::string_view, 2> kPools = {"max", "avg"};
   constexpr int kDefaultWindow = 32;
   constexpr int kWidestKernel = 1023;
-  KV_ASSIGN(const std::string budget_text, single_text(stage, "budget", "0.25"));
-  KV_ASSIGN(spec->budget, parse_budget(budget_text));
   // A budget of few rows takes a shorter default window, so that it stays a bound (R4) and even one row works (R12).
   const int most_window = is_share(spec->budget) ? kMostRows : std::max(1, static_cast<int>(spec->budget.value) - 1);
   KV_ASSIGN(spec->window, single_whole(stage, "window", std::min(kDefaultWindow, most_window), 1, kMostRows));
   if (spec->window > most_window) {
     return usage_error(
-        fmt::format("window={} leaves no row of budget={} for the rest of the prompt; the nearest are window={} or budget={}",
-                    spec->window, budget_text, most_window, spec->window + 1));
+        fmt::format("window={} leaves no row of {}={} for the rest of the prompt; the nearest are window={} or {}={}",
+                    spec->window, budget_key, print_budget(spec->budget), most_window, budget_key, spec->window + 1));
   }
   KV_ASSIGN(spec->kernel, single_whole(stage, "kernel", 7, 1, kWidestKernel));
   if (spec->kernel % 2 == 0) {
@@ -41,8 +39,15 @@ Result<std::string> read_observation(const SpecStage& stage, CacheSpec* spec) {
   }
   KV_ASSIGN(const std::string pool, single_word(stage, "pool", kPools));
   spec->pool = pool == "max" ? Pool::kMax : Pool::kAverage;
-  return fmt::format("{}:budget={},window={},kernel={},pool={}", stage.name.key, print_budget(spec->budget), spec->window,
-                     spec->kernel, pool);
+  return fmt::format("window={},kernel={},pool={}", spec->window, spec->kernel, pool);
+}
+
+// The keys that snapkv, pyramidkv and adakv share, and their canonical text.
+Result<std::string> read_observation(const SpecStage& stage, CacheSpec* spec) {
+  KV_ASSIGN(const std::string budget_text, single_text(stage, "budget", "0.25"));
+  KV_ASSIGN(spec->budget, parse_budget(budget_text));
+  KV_ASSIGN(const std::string window, read_window(stage, "budget", spec));
+  return fmt::format("{}:budget={},{}", stage.name.key, print_budget(spec->budget), window);
 }
 
 Result<std::string> read_snapkv(const SpecStage& stage, CacheSpec* spec) {
@@ -86,7 +91,8 @@ Result<std::string> read_tova(const SpecStage& stage, CacheSpec* spec) {
 }
 
 Result<std::string> read_cam(const SpecStage& stage, CacheSpec* spec) {
-  constexpr std::array<std::string_view, 2> kBases = {"streamingllm", "h2o"};
+  constexpr std::array<std::string_view, 4> kBases = {"streamingllm", "h2o", "tova", "snapkv"};
+  constexpr CamBase kBaseOf[] = {CamBase::kStreaming, CamBase::kH2o, CamBase::kTova, CamBase::kSnap};
   constexpr int kMostMerges = 1024;
   KV_TRY(check_keys(stage, kCamKeys));
   spec->evict = Evict::kCam;
@@ -95,29 +101,35 @@ Result<std::string> read_cam(const SpecStage& stage, CacheSpec* spec) {
   KV_ASSIGN(spec->interval, single_whole(stage, "interval", 1, 1, kMostRows));
   KV_ASSIGN(spec->merge, single_whole(stage, "merge", 32, 0, kMostMerges));
   KV_ASSIGN(const std::string base, single_word(stage, "base", kBases));
-  spec->base = base == "h2o" ? CamBase::kH2o : CamBase::kStreaming;
+  spec->base = kBaseOf[std::find(kBases.begin(), kBases.end(), base) - kBases.begin()];
   spec->sinks = spec->base == CamBase::kStreaming ? std::min(4, target - 1) : 0;
   KV_ASSIGN(spec->seed, single_whole(stage, "seed", 1, 0, std::numeric_limits<int>::max()));
-  return fmt::format("cam:target={},interval={},merge={},base={},seed={}", target, spec->interval, spec->merge, base, spec->seed);
-}
-
-Status check_rope(const SpecStage& stage) {
-  constexpr std::array<std::string_view, 2> kRopes = {"absolute", "rerotate"};
-  KV_ASSIGN(const std::string rope, single_word(stage, "rope", kRopes));
-  if (rope == "rerotate") return usage_error("'rope=rerotate' of 'streamingllm' is not built yet; use rope=absolute");
-  return {};
+  std::string text =
+      fmt::format("cam:target={},interval={},merge={},base={},seed={}", target, spec->interval, spec->merge, base, spec->seed);
+  if (spec->base != CamBase::kSnap) {
+    for (const std::string_view key : {"window", "kernel", "pool"}) {
+      if (stage.find(key) == nullptr) continue;
+      return usage_error(fmt::format(
+          "'{}' belongs to an observation window, which base={} has not; write base=snapkv or leave it out", key, base));
+    }
+    return text;
+  }
+  KV_ASSIGN(const std::string window, read_window(stage, "target", spec));
+  return text + "," + window;
 }
 
 Result<std::string> read_streaming(const SpecStage& stage, CacheSpec* spec) {
+  constexpr std::array<std::string_view, 2> kRopes = {"absolute", "rerotate"};
   constexpr int kDefaultSinks = 4;
   constexpr int kDefaultWindow = 512;
   KV_TRY(check_keys(stage, kStreamingKeys));
-  KV_TRY(check_rope(stage));
+  KV_ASSIGN(const std::string rope, single_word(stage, "rope", kRopes));
+  spec->rerotate = rope == kRopes.back();
   spec->evict = Evict::kStreaming;
   if (stage.find("budget") == nullptr) {
     KV_ASSIGN(spec->sinks, single_whole(stage, "sinks", kDefaultSinks, 0, kMostRows));
     KV_ASSIGN(spec->window, single_whole(stage, "window", kDefaultWindow, 1, kMostRows));
-    return fmt::format("streamingllm:sinks={},window={},rope=absolute", spec->sinks, spec->window);
+    return fmt::format("streamingllm:sinks={},window={},rope={}", spec->sinks, spec->window, rope);
   }
   if (stage.find("window") != nullptr) {
     return usage_error("'streamingllm' has both window and budget, but window = budget - sinks; keep one of them");
@@ -131,14 +143,14 @@ Result<std::string> read_streaming(const SpecStage& stage, CacheSpec* spec) {
                                    spec->sinks, budget_text, most_sinks, spec->sinks + 1));
   }
   spec->window = 0;
-  return fmt::format("streamingllm:sinks={},budget={},rope=absolute", spec->sinks, print_budget(spec->budget));
+  return fmt::format("streamingllm:sinks={},budget={},rope={}", spec->sinks, print_budget(spec->budget), rope);
 }
 
 }  // namespace
 
 std::span<const SpecMethod> evictor_methods() {
   static const std::vector<SpecMethod> kMethods = {
-      {{"streamingllm", "sinks=4, window=512 (or budget), rope=absolute",
+      {{"streamingllm", "sinks=4, window=512 (or budget), rope=absolute|rerotate",
         "Keeps the first tokens and a window of the last ones, nothing between."},
        read_streaming},
       {{"snapkv", "budget=0.25, window=32, kernel=7, pool=max|avg",
@@ -155,7 +167,9 @@ std::span<const SpecMethod> evictor_methods() {
        read_h2o},
       {{"tova", "budget=0.25", "Keeps the rows that the last query attends to most; the bound holds after every step."},
        read_tova},
-      {{"cam", "target=1024, interval=1, merge=32, base=streamingllm|h2o, seed=1",
+      {{"cam",
+        "target=1024, interval=1, merge=32, base=streamingllm|h2o|tova|snapkv, seed=1; over snapkv window=32, kernel=7, "
+        "pool=max|avg",
         "Adds the values of rows that leave to the rows after them, at random where that helps; keys are never touched."},
        read_cam},
   };

@@ -5,39 +5,60 @@
 #include "core/check.h"
 
 namespace kvartet {
+namespace {
+
+// Appends the cosines and sines of one position; angles in f32 and by repeated multiplication, as the model's graph has them.
+void append_angles(const RopeShape& shape, int position, std::vector<float>* cosine, std::vector<float>* sine) {
+  const int pairs = shape.dims / 2;
+  const float step = std::pow(static_cast<float>(shape.base), -2.0F / static_cast<float>(shape.dims));
+  auto theta = static_cast<float>(position);
+  for (int i = 0; i < pairs; ++i) {
+    const float factor = shape.factors.empty() ? 1.0F : shape.factors[static_cast<std::size_t>(i)];
+    const float angle = static_cast<float>(shape.scale) * (theta / factor);
+    cosine->push_back(std::cos(angle));
+    sine->push_back(std::sin(angle));
+    theta *= step;
+  }
+}
+
+void check_shape(const RopeShape& shape) {
+  KV_CHECK(shape.dims > 0);
+  KV_CHECK(shape.factors.empty() || static_cast<int>(shape.factors.size()) == shape.dims / 2);
+}
+
+void turn(float* row, RopeLayout layout, int pairs, const float* cosine, const float* sine) {
+  const bool halves = layout == RopeLayout::kHalves;
+  for (int i = 0; i < pairs; ++i) {
+    float& a = row[halves ? i : 2 * i];
+    float& b = row[halves ? i + pairs : 2 * i + 1];
+    const float turned = a * cosine[i] - b * sine[i];
+    b = b * cosine[i] + a * sine[i];
+    a = turned;
+  }
+}
+
+}  // namespace
 
 RopeTable::RopeTable(const RopeShape& shape, int positions)
     : pairs_(shape.dims / 2), layout_(shape.layout), positions_(positions) {
-  KV_CHECK(shape.dims > 0 && positions >= 0);
-  KV_CHECK(shape.factors.empty() || static_cast<int>(shape.factors.size()) == pairs_);
-  const float step = std::pow(static_cast<float>(shape.base), -2.0F / static_cast<float>(shape.dims));
+  KV_CHECK(positions >= 0);
+  check_shape(shape);
   cosine_.reserve(static_cast<std::size_t>(positions) * static_cast<std::size_t>(pairs_));
   sine_.reserve(cosine_.capacity());
-  for (int position = 0; position < positions; ++position) {
-    auto theta = static_cast<float>(position);
-    for (int i = 0; i < pairs_; ++i) {
-      const float factor = shape.factors.empty() ? 1.0F : shape.factors[static_cast<std::size_t>(i)];
-      const float angle = static_cast<float>(shape.scale) * (theta / factor);
-      cosine_.push_back(std::cos(angle));
-      sine_.push_back(std::sin(angle));
-      theta *= step;
-    }
-  }
+  for (int position = 0; position < positions; ++position) append_angles(shape, position, &cosine_, &sine_);
 }
 
 void RopeTable::rotate(float* row, int position) const {
   KV_DCHECK(position >= 0 && position < positions_);
   const std::size_t at = static_cast<std::size_t>(position) * static_cast<std::size_t>(pairs_);
-  const bool halves = layout_ == RopeLayout::kHalves;
-  for (int i = 0; i < pairs_; ++i) {
-    float& a = row[halves ? i : 2 * i];
-    float& b = row[halves ? i + pairs_ : 2 * i + 1];
-    const float cosine = cosine_[at + static_cast<std::size_t>(i)];
-    const float sine = sine_[at + static_cast<std::size_t>(i)];
-    const float turned = a * cosine - b * sine;
-    b = b * cosine + a * sine;
-    a = turned;
-  }
+  turn(row, layout_, pairs_, cosine_.data() + at, sine_.data() + at);
 }
+
+RopeTurn::RopeTurn(const RopeShape& shape, int position) : layout_(shape.layout) {
+  check_shape(shape);
+  append_angles(shape, position, &cosine_, &sine_);
+}
+
+void RopeTurn::apply(float* row) const { turn(row, layout_, static_cast<int>(cosine_.size()), cosine_.data(), sine_.data()); }
 
 }  // namespace kvartet

@@ -35,4 +35,16 @@ class RopeTable {
   std::vector<float> sine_;
 };
 
+// The rotation by one position, for a few rows and positions that need no table.
+class RopeTurn {
+ public:
+  RopeTurn(const RopeShape& shape, int position);
+  void apply(float* row) const;  // one head's row, in place
+
+ private:
+  RopeLayout layout_;
+  std::vector<float> cosine_;  // [pairs]
+  std::vector<float> sine_;
+};
+
 }  // namespace kvartet

@@ -65,5 +65,17 @@ TEST(RopeTable, KeepsNormsAndRelativePositions) {
   }
 }
 
+TEST(RopeTurn, IsOneRowOfTheTable) {
+  const RopeShape shape{.dims = 64, .base = 10000, .scale = 0.5, .layout = RopeLayout::kHalves};
+  const RopeTable table(shape, 300);
+  for (const int position : {0, 1, 299}) {
+    std::vector<float> by_table = normals(64, 3);
+    std::vector<float> by_turn = by_table;
+    table.rotate(by_table.data(), position);
+    RopeTurn(shape, position).apply(by_turn.data());
+    EXPECT_EQ(by_turn, by_table);
+  }
+}
+
 }  // namespace
 }  // namespace kvartet

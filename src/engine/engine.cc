@@ -161,6 +161,7 @@ Status Engine::decode(std::span<Sequence* const> sequences, std::span<const Toke
   if (impl_->is_cancelled()) return cancelled_now();
   KV_TRY(impl_->check_tokens(tokens));
   for (Sequence* sequence : sequences) {
+    if (sequence->cache.is_endless()) continue;
     if (sequence->cache.next_position() + static_cast<int>(sequence->pending.size()) < shape().context) continue;
     return exhausted(fmt::format("the sequence fills the model's context of {} tokens; shorten the prompt", shape().context));
   }

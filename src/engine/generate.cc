@@ -95,7 +95,8 @@ Result<std::vector<Completion>> Engine::generate(std::span<Sequence* const> sequ
   active.reserve(sequences.size());
   for (std::size_t i = 0; i < sequences.size(); ++i) {
     const int used = sequences[i]->cache.next_position() + static_cast<int>(sequences[i]->pending.size());
-    const int room = std::min(options.max_tokens, shape().context - used);
+    const int left = sequences[i]->cache.is_endless() ? options.max_tokens : shape().context - used;
+    const int room = std::min(options.max_tokens, left);
     if (room < 1) {
       return exhausted(
           fmt::format("the prompt of {} tokens fills the model's context of {} and leaves no room for an answer; shorten it",

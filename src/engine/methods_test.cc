@@ -76,12 +76,14 @@ std::vector<std::string> method_texts() {
     }
   }
   for (const std::string& stage : stages) {
-    const std::string more = with_settings(
-        stage, {"center=mean", "rotate=hadamard", "scale=calibrated", "variant=prod", "keep=1", "share=head", "rope=pre"});
+    const std::string more = with_settings(stage, {"center=mean", "rotate=hadamard", "scale=calibrated", "variant=prod", "keep=1",
+                                                   "share=head", "rope=pre", "rope=rerotate"});
     if (more != stage) texts.push_back(more);
   }
-  for (const char* mixed : {"kivi/full:residual=32", "full/kivi:residual=32", "q8_0/q4_0:rotate=none/hadamard",
-                            "qjl/turboquant:residual=32", "cam:target=48,base=h2o,interval=5+q8_0/full"}) {
+  for (const char* mixed :
+       {"kivi/full:residual=32", "full/kivi:residual=32", "q8_0/q4_0:rotate=none/hadamard", "qjl/turboquant:residual=32",
+        "cam:target=48,base=h2o,interval=5+q8_0/full", "cam:target=48,base=tova",
+        "cam:target=48,base=snapkv,interval=7,window=16", "streamingllm:window=20,rope=rerotate+q8_0"}) {
     texts.emplace_back(mixed);
   }
   return texts;

@@ -53,6 +53,27 @@ KeepPlan snapkv_plan(const LayerScores& scores, int kv_heads, const SnapKvOption
   return plan;
 }
 
+std::vector<std::int32_t> snapkv_rows(std::span<const float> sums, std::span<const std::int32_t> positions, int seen,
+                                      const SnapKvOptions& options) {
+  KV_CHECK(sums.size() == positions.size() && options.window <= options.capacity);
+  std::vector<std::int32_t> before;  // rows before the window, in the order of their positions
+  std::vector<std::int32_t> staying;
+  for (std::int32_t row = 0; row < std::ssize(positions); ++row) {
+    const bool in_window = positions[static_cast<std::size_t>(row)] >= seen - options.window;
+    (in_window ? staying : before).push_back(row);
+  }
+  std::sort(before.begin(), before.end(), [&](std::int32_t a, std::int32_t b) {
+    return positions[static_cast<std::size_t>(a)] < positions[static_cast<std::size_t>(b)];
+  });
+  std::vector<double> scores;
+  for (const std::int32_t row : before) scores.push_back(static_cast<double>(sums[static_cast<std::size_t>(row)]));
+  const int room = options.capacity - static_cast<int>(staying.size());
+  for (const std::int32_t best : top_rows(pool_scores(scores, options.kernel, options.pool), room))
+    staying.push_back(before[static_cast<std::size_t>(best)]);
+  std::sort(staying.begin(), staying.end());
+  return staying;
+}
+
 std::vector<double> snapkv_scores(const LayerScores& scores, int kv_head, int kv_heads, const SnapKvOptions& options) {
   const auto prefix = static_cast<std::size_t>(scores.tokens - options.window);
   return pool_scores(prefix_scores(scores, kv_head, scores.heads / kv_heads, options.window, prefix), options.kernel,

@@ -26,6 +26,11 @@ bool snapkv_is_idle(int tokens, const SnapKvOptions& options);
 // one KV head are averaged before pooling. Equal scores go to the lower row (R9).
 KeepPlan snapkv_plan(const LayerScores& scores, int kv_heads, const SnapKvOptions& options);
 
+// The same over rows in any order, for passes between decode steps: of `seen` tokens the last `window` stay, and of the rows
+// before them the best sums of the window's weights, pooled along positions. Rows of one head, ascending.
+std::vector<std::int32_t> snapkv_rows(std::span<const float> sums, std::span<const std::int32_t> positions, int seen,
+                                      const SnapKvOptions& options);
+
 // Scores of rows [0, tokens - window) of one KV head: the window's weights summed, averaged over the head's query heads, pooled.
 std::vector<double> snapkv_scores(const LayerScores& scores, int kv_head, int kv_heads, const SnapKvOptions& options);
 

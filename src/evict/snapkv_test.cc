@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
 
 namespace kvartet {
@@ -88,6 +89,24 @@ TEST(SnapKv, NanRanksLast) {
   const std::vector<double> scores = {nan, 0.0, nan, 0.5, nan};
   EXPECT_EQ(top_rows(scores, 2), (Rows{1, 3}));
   EXPECT_EQ(top_rows(scores, 9), (Rows{0, 1, 2, 3, 4}));
+}
+
+// The same table with rows in another order: what stays are the same positions.
+TEST(SnapKv, RowsInAnyOrderAsInThatOfPositions) {
+  const std::vector<std::int32_t> positions = {7, 20, 2, 5, 21,
+                                               4, 3,  1, 0, 6};  // of 22 tokens some are gone; the window is 20, 21
+  std::vector<float> sums;
+  for (const std::int32_t p : positions) sums.push_back(p < 8 ? static_cast<float>(kTable[static_cast<std::size_t>(p)]) : 0.0F);
+  const auto kept = [&](int kernel, Pool pool) {
+    Rows at;
+    for (const std::int32_t row : snapkv_rows(sums, positions, 22, {.capacity = 5, .window = 2, .kernel = kernel, .pool = pool}))
+      at.push_back(positions[static_cast<std::size_t>(row)]);
+    std::sort(at.begin(), at.end());
+    return at;
+  };
+  EXPECT_EQ(kept(3, Pool::kAverage), (Rows{2, 3, 4, 20, 21}));
+  EXPECT_EQ(kept(1, Pool::kAverage), (Rows{0, 3, 7, 20, 21}));
+  EXPECT_EQ(kept(3, Pool::kMax), (Rows{2, 3, 4, 20, 21}));
 }
 
 }  // namespace

@@ -190,7 +190,8 @@ Result<Prefill> Prefill::start(Transformer& transformer, std::span<const std::in
   impl->on_sealed_cache = first > 0;
   KV_CHECK(!impl->on_sealed_cache || caches.size() == 1);
   const int context = transformer.shape().context;
-  if (impl->tokens > context - first) {
+  const int used = impl->on_sealed_cache && caches[0]->is_endless() ? 0 : first;
+  if (impl->tokens > context - used) {
     return exhausted(fmt::format("{} tokens on top of {} do not fit the model's context of {}; shorten the text", impl->tokens,
                                  first, context));
   }

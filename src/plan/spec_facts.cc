@@ -70,6 +70,7 @@ double kept_rows(const SpecFacts& facts, int prompt_tokens, int generated) {
   alone.key = alone.value = FormatRequest{};
   alone.residual = 0;
   alone.center_keys = false;
+  alone.rerotate = false;  // its copies of the first keys do not grow with the rows
   alone.keep.clear();
   const double one_row = live_bytes(alone, 1, 0);  // with its position, and whatever else the method keeps per row
   return one_row > 0 ? std::min(all, live_bytes(alone, prompt_tokens, generated) / one_row) : all;

@@ -204,7 +204,9 @@ INSTANTIATE_TEST_SUITE_P(Caches, MaskedOracle,
                                            MaskedCase{"pyramidkv:budget=40,window=8+f32", 2 * 32 - 1 + 8},
                                            MaskedCase{"adakv:budget=40,window=8+f32", 0},
                                            MaskedCase{"cam:target=40,merge=0+f32", 40},
-                                           MaskedCase{"cam:target=40,merge=0,base=h2o,interval=7+f32", 40}));
+                                           MaskedCase{"cam:target=40,merge=0,base=h2o,interval=7+f32", 40},
+                                           MaskedCase{"cam:target=40,merge=0,base=tova+f32", 40},
+                                           MaskedCase{"cam:target=40,merge=0,base=snapkv,interval=7,window=5+f32", 40}));
 
 }  // namespace
 }  // namespace kvartet
