@@ -4,6 +4,9 @@
 // decode batch (teacher forcing), the path that generation takes, so that caches which act while decoding show it. The
 // first prediction comes straight from the prefill, where attention is exact for every cache (compression.md R6): it is
 // the same for all and left out.
+//
+// Beside that: how long a cache writes what `full` writes when it is left to itself (bench/divergence.h), and in which layers
+// it loses (bench/layer_errors.h). Of a long text several windows can be used, each as if it were a text of its own.
 #pragma once
 
 #include <functional>
@@ -12,6 +15,8 @@
 #include <string>
 #include <vector>
 
+#include "bench/divergence.h"
+#include "bench/layer_errors.h"
 #include "cache/spec.h"
 #include "core/status.h"
 #include "engine/engine.h"
@@ -25,8 +30,9 @@ class LogitComparison {
   void add(std::span<const float> reference, std::span<const float> logits, int target);
 
   int tokens() const { return static_cast<int>(kl_.size()); }
-  double kl_mean() const;         // of KL(reference || logits), nats
-  double kl_p99() const;          // nearest rank: the smallest value that 99 % of the positions do not exceed
+  double kl_mean() const;  // of KL(reference || logits), nats
+  // Nearest rank: the smallest value that this share of the positions does not exceed; 1: the largest of all.
+  double kl_quantile(double share) const;
   double top1_agreement() const;  // share of positions with the same most likely token (ties: the lower id)
   double perplexity() const;      // of the targets under `logits`
   double reference_perplexity() const;
@@ -42,32 +48,42 @@ struct FidelityRow {
   std::string spec;
   int tokens = 0;
   double kl_mean = 0;
+  double kl_p95 = 0;
   double kl_p99 = 0;
+  double kl_max = 0;
   double top1_agreement = 0;
   double perplexity = 0;
   double compression_ratio = 0;  // f16 / allocated bytes at the end
   bool acted = false;
+  Divergence divergence = {};  // runs == 0: not asked for
+  LayerErrors layers = {};     // empty: not asked for
 };
 
 struct FidelityReport {
   std::string reference_spec;
-  int prefix_tokens = 0;
-  int tokens = 0;  // compared positions
+  int windows = 1;
+  int prefix_tokens = 0;  // of a window
+  int tokens = 0;         // compared positions, of all windows
+  int free_tokens = 0;    // limit of the free runs
   double reference_perplexity = 0;
   std::vector<FidelityRow> rows;  // the reference is never a row
 };
 
 struct FidelityRequest {
-  int context = 4096;  // tokens of the text used: prefix and compared ones
-  int tokens = 256;    // compared ones
+  int context = 4096;    // tokens of a window: prefix and compared ones
+  int tokens = 256;      // compared ones, the last of each window
+  int windows = 1;       // spread evenly over the text
+  int free_starts = 0;   // of each window: places where all go on by themselves
+  int free_tokens = 64;  // how far at most
+  int layer_steps = 0;   // of each window: steps after the prefix at which layers are compared
 };
 
-// `text` is raw text as tokens (with BOS where the model wants it). kBadInput: shorter than `context`; kUsage: no room
-// for a prefix; kExhausted: beyond the model's context; kCancelled; else as prefill.
+// `text` is raw text as tokens (with BOS where the model wants it: every window gets one). kBadInput: shorter than the windows;
+// kUsage: no room for a prefix; kExhausted: beyond the model's context; kCancelled; else as prefill.
 Result<FidelityReport> measure_fidelity(Engine& engine, std::span<const Token> text, const FidelityRequest& request,
                                         std::span<const CacheSpec> specs, const std::function<void(double share)>& progress = {});
 
-// {"reference": {spec, tokens, perplexity}, "rows": [...]} (DESIGN 6).
+// {"reference": {spec, tokens, perplexity, ...}, "rows": [...]} (DESIGN 6).
 nlohmann::json fidelity_json(const FidelityReport& report);
 std::string fidelity_table(const FidelityReport& report);
 

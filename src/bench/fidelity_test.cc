@@ -28,7 +28,7 @@ TEST(Fidelity, KlAgreementAndPerplexityByHand) {
   c.add(logs({0.5, 0.25, 0.25}), logs({0.5, 0.25, 0.25}), 1);
   EXPECT_EQ(c.tokens(), 2);
   EXPECT_NEAR(c.kl_mean(), 0.125 * std::log(2.0), 1e-6);
-  EXPECT_NEAR(c.kl_p99(), 0.25 * std::log(2.0), 1e-6);
+  EXPECT_NEAR(c.kl_quantile(0.99), 0.25 * std::log(2.0), 1e-6);
   EXPECT_DOUBLE_EQ(c.top1_agreement(), 0.5);
   EXPECT_NEAR(c.perplexity(), 4, 1e-5);  // sqrt(4 * 4)
 }
@@ -52,9 +52,10 @@ TEST(Fidelity, P99IsTheNearestRank) {
     const bool outlier = i == 50 || i == 150;
     c.add(logs({0.5, 0.5}), outlier ? logs({0.01, 0.99}) : logs({0.5, 0.5}), 0);
   }
-  EXPECT_EQ(c.kl_p99(), 0);
+  EXPECT_EQ(c.kl_quantile(0.99), 0);
+  EXPECT_GT(c.kl_quantile(1), 1);
   c.add(logs({0.5, 0.5}), logs({0.01, 0.99}), 0);  // 3 in 201: rank ceil(198.99) = 199 is an outlier
-  EXPECT_GT(c.kl_p99(), 1);
+  EXPECT_GT(c.kl_quantile(0.99), 1);
 }
 
 TEST(Fidelity, JsonKeepsTheReferenceOutOfTheRows) {

@@ -61,21 +61,37 @@ Status fidelity(const FidelityFlags& flags) {
 
 void add_fidelity(CLI::App& app, Action* action) {
   auto flags = std::make_shared<FidelityFlags>();
-  CLI::App* command =
-      app.add_subcommand("fidelity", "KL divergence, top-1 agreement and perplexity of caches against full, on your text");
+  flags->request.free_starts = 4;
+  flags->request.layer_steps = 4;
+  CLI::App* command = app.add_subcommand(
+      "fidelity",
+      "KL divergence, top-1 agreement, perplexity, first divergence and layer errors of caches against full, on your text");
   add_model_flags(command, &flags->model);
   command->add_option("--kv", flags->kv, "a cache; repeatable")->required();
   command->add_option("-f,--file", flags->file, "the text")->required();
-  command->add_option("--context", flags->request.context, "tokens of the text that are used")
+  command->add_option("--context", flags->request.context, "tokens of a window of the text")
       ->capture_default_str()
       ->check(at_least(1));
   command->add_option("--tokens", flags->request.tokens, "the last of them, over which distributions are compared")
       ->capture_default_str()
       ->check(at_least(1));
+  command->add_option("--windows", flags->request.windows, "windows, spread evenly over the text")
+      ->capture_default_str()
+      ->check(at_least(1));
+  command
+      ->add_option(
+          "--free", flags->request.free_tokens,
+          "tokens that are written without the text, from four places of each window, to see when a cache first differs; "
+          "0: none")
+      ->capture_default_str()
+      ->check(at_least(0));
   command->add_flag("--diagnose", flags->diagnose,
                     "for caches that select rows: recall, attention mass, and where the error comes from");
   command->add_flag("--json", flags->json, "one JSON document on standard output");
-  command->callback([flags, action] { *action = [flags] { return fidelity(*flags); }; });
+  command->callback([flags, action] {
+    if (flags->request.free_tokens == 0) flags->request.free_starts = 0;
+    *action = [flags] { return fidelity(*flags); };
+  });
 }
 
 }  // namespace kvartet
