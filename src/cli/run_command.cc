@@ -10,6 +10,7 @@
 #include "bench/runner/measure_sample.h"
 #include "cli/auto_spec.h"
 #include "cli/command.h"
+#include "cli/self_checking.h"
 #include "core/clock.h"
 #include "core/file_system.h"
 #include "engine/engine.h"
@@ -32,6 +33,7 @@ struct RunFlags {
   bool raw = false;
   bool chat = false;
   bool json = false;
+  SelfCheckFlags self_check;
 };
 
 struct Answer {
@@ -212,7 +214,7 @@ Status run(const RunFlags& flags) {
   options.cancel = &interrupted();
   KV_ASSIGN(std::unique_ptr<Engine> engine, Engine::open(options));
 
-  const double begin = Clock::real().seconds();
+  double begin = Clock::real().seconds();
   KV_ASSIGN(const std::vector<Completion> none, engine->generate({}, flags.generate));  // refuses senseless options
   KV_CHECK(none.empty());
   if (flags.chat && engine->vocabulary().chat_family().empty()) {
@@ -229,6 +231,10 @@ Status run(const RunFlags& flags) {
     KV_ASSIGN(decision, decide_cache(*wish, flags, *engine, prompt, text));
     KV_ASSIGN(specs, parse_specs({decision.spec}));
   }
+  const double before_check = Clock::real().seconds();
+  KV_TRY(check_spec(specs[0], engine->shape()));
+  KV_TRY(check_caches(*engine, options.model_path, specs, flags.self_check));
+  begin += Clock::real().seconds() - before_check;  // not what somebody waits for who runs it again
   KV_ASSIGN(std::vector<Sequence> sealed,
             engine->prefill(prompt.sealed, specs, [](double share) { show_progress("reading", share); }));
   const double sealed_at = Clock::real().seconds();
@@ -293,6 +299,7 @@ void add_run(CLI::App& app, Action* action) {
   command->add_option("--stop", flags->generate.stop, "text that ends the answer; repeatable");
   command->add_flag("--raw", flags->raw, "no chat template: the model continues the text");
   command->add_flag("--chat", flags->chat, "insist on the model's chat template (the default where it has one)");
+  add_self_check_flags(command, &flags->self_check);
   command->add_flag("--json", flags->json, "one JSON document on standard output");
   command->callback([flags, action, command] {
     flags->sources = command->count("--prompt") + command->count("--file");

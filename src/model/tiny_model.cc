@@ -172,7 +172,11 @@ class Writer {
       }
       if (options_.architecture == "qwen2") {
         add_vector(block + "attn_q.bias", q, 0, 0.5);
-        add_vector(block + "attn_k.bias", kv, 0, 0.5);
+        if (options_.key_bias_norm > 0) {
+          add_key_bias(block + "attn_k.bias");
+        } else {
+          add_vector(block + "attn_k.bias", kv, 0, 0.5);
+        }
         add_vector(block + "attn_v.bias", kv, 0, 0.5);
       }
     }
@@ -195,6 +199,18 @@ class Writer {
   }
   void add_vector(const std::string& name, int size, double mean, double deviation) {
     add(name, ggml_new_tensor_1d(context_.get(), GGML_TYPE_F32, size), normals(static_cast<std::size_t>(size), mean, deviation));
+  }
+  void add_key_bias(const std::string& name) {
+    const int pairs = options_.head_dim / 2;  // channels i and i + pairs turn together, the last ones slowest
+    const double each = options_.key_bias_norm / std::sqrt(4.0 * options_.kv_heads);
+    std::vector<float> values = normals(static_cast<std::size_t>(options_.kv_heads * options_.head_dim), 0, 0.5);
+    for (int head = 0; head < options_.kv_heads; ++head) {
+      for (const int channel : {pairs - 2, pairs - 1, 2 * pairs - 2, 2 * pairs - 1}) {
+        const double sign = rng_.normal() < 0 ? -1 : 1;
+        values[static_cast<std::size_t>(head * options_.head_dim + channel)] = static_cast<float>(sign * each);
+      }
+    }
+    add(name, ggml_new_tensor_1d(context_.get(), GGML_TYPE_F32, static_cast<std::int64_t>(values.size())), values);
   }
   void add_norm(const std::string& name) { add_vector(name, options_.hidden, 1, 0.1); }
   void add_rope_factors() {

@@ -34,6 +34,9 @@ struct TinyModelOptions {
   int experts = 4;            // qwen3moe
   int experts_used = 2;       // per token
   bool chat_template = true;  // ChatML
+  // qwen2: norm of each layer's key bias, put on the two pairs of channels of every head that turn slowest, as trained models
+  // have it (compression.md 12.4); 0: all channels alike, of deviation 0.5.
+  double key_bias_norm = 0;
   TinyWeights weights = TinyWeights::kF32;
 };
 
