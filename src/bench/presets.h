@@ -1,6 +1,7 @@
 // A preset is a whole study as data: caches, tasks, lengths, samples. `kvartet bench --preset NAME` runs it.
 //
-// Caches stand in their fair form: what the paper states of a method, run by the one harness that all methods share here.
+// Fair form: what the paper states of a method, run by the one harness that all methods share here. Paper form, where a preset
+// has one under a name of its own: the settings of the paper's own runs as far as one harness can have them (compression.md 15).
 #pragma once
 
 #include <span>
@@ -20,6 +21,7 @@ struct PresetCache {
   std::string name;  // the paper's, or ours
   // Specs; the first that fits the model is taken. "{channels_160}" is 160 of 1,024 key channels as a share of this model's.
   std::vector<std::string> alternatives;
+  int most_new_tokens = 0;  // where the paper cut this method's answers shorter; 0: as the task has it
 };
 
 struct PresetTask {
@@ -34,6 +36,8 @@ struct Preset {
   std::string summary;  // one line
   std::vector<PresetCache> caches;
   std::vector<PresetTask> tasks;
+  std::string form = {};                // "paper"; empty: fair
+  std::vector<std::string> notes = {};  // what of the paper's form is not here
 };
 
 const std::vector<Preset>& presets();
@@ -43,6 +47,7 @@ Result<const Preset*> find_preset(std::string_view name);
 // What a preset becomes for one model and one folder of data. `notes` say what was replaced or left out, and why.
 struct PresetSpecs {
   std::vector<CacheSpec> specs;
+  AnswerCaps caps;
   std::vector<std::string> notes;
 };
 Result<PresetSpecs> preset_specs(const Preset& preset, const ModelShape& shape);

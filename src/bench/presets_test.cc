@@ -67,6 +67,24 @@ TEST(Presets, CompressionPaperTakesFractionsWhereTheHeadAllows) {
   EXPECT_TRUE(says(small->notes, "TurboQuant-3 runs as"));
 }
 
+// compression.md 15: the settings of the paper's own runs, under a name of their own.
+TEST(Presets, PaperFormHasThePapersSettings) {
+  const Preset& paper = preset("compression-paper:form=paper");
+  EXPECT_EQ(paper.form, "paper");
+  EXPECT_EQ(preset("compression-paper").form, "");
+  const auto chosen = preset_specs(paper, shape(8, 128, 131072));
+  ASSERT_TRUE(chosen.ok());
+  const std::vector<std::string> specs = names(*chosen);
+  ASSERT_EQ(specs.size(), 7U);
+  EXPECT_EQ(specs[1], "kivi:bits=2,group=32,residual=32");
+  EXPECT_NE(specs[3].find("bits=3.25,variant=mse,rotation=dense"), std::string::npos) << specs[3];
+  EXPECT_EQ(specs[5], "snapkv:budget=0.25,window=32,kernel=7,pool=avg");
+  EXPECT_EQ(specs[6], "cam:target=1024,interval=32,merge=32,base=snapkv,seed=1,window=16,kernel=7,pool=avg");
+  EXPECT_EQ(chosen->caps, (AnswerCaps{{specs[6], 64}}));
+  EXPECT_TRUE(says(chosen->notes, "not repeated"));
+  EXPECT_TRUE(preset_specs(preset("compression-paper"), shape(8, 128, 131072))->caps.empty());
+}
+
 TEST(Presets, CacheThatDoesNotFitIsLeftOutAloud) {
   const auto chosen = preset_specs(preset("compression-paper"), shape(3, 48, 8192));  // no multiple of 32
   ASSERT_TRUE(chosen.ok());

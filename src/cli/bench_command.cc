@@ -19,6 +19,7 @@
 #include "cli/auto_tasks.h"
 #include "cli/command.h"
 #include "cli/prefill_keeping.h"
+#include "cli/self_checking.h"
 #include "core/clock.h"
 #include "core/file_system.h"
 #include "engine/engine.h"
@@ -42,6 +43,7 @@ struct BenchFlags {
   bool json = false;
   bool dry_run = false;
   std::optional<std::string> keep_prefill;
+  SelfCheckFlags self_check;
 };
 
 std::string shape_text(const ModelShape& s) {
@@ -56,6 +58,7 @@ Result<RunRecord> run_record(const BenchFlags& flags, const Engine& engine, cons
   run.identity.model_name = flags.model.model;
   run.identity.model_shape = shape_text(engine.shape());
   run.identity.seed = flags.request.seed;
+  run.identity.parameters = run_parameters(flags.request);
   run.identity.version = kvartet_version();
   run.machine = this_machine();
   run.threads = engine.threads();
@@ -174,6 +177,7 @@ Result<AskedCaches> asked_caches(const std::vector<std::string>& texts) {
 struct Work {
   std::vector<CacheSpec> specs;
   std::vector<PlannedTask> plan;
+  AnswerCaps caps;
 };
 
 void print_notes(const std::vector<std::string>& notes) {
@@ -193,6 +197,7 @@ Result<Work> plan_work(const BenchFlags& flags, const Preset* preset, const Aske
     KV_ASSIGN(PresetSpecs chosen, preset_specs(*preset, engine.shape()));
     print_notes(chosen.notes);
     work.specs = std::move(chosen.specs);
+    work.caps = std::move(chosen.caps);
   }
   KV_ASSIGN(const PresetRequests requests, preset_requests(*preset, flags.request, engine.shape(), files));
   print_notes(requests.notes);
@@ -200,6 +205,18 @@ Result<Work> plan_work(const BenchFlags& flags, const Preset* preset, const Aske
   print_notes(planned.notes);
   work.plan = std::move(planned.tasks);
   return work;
+}
+
+// Those asked for by name and those the planner chose, each once.
+std::vector<CacheSpec> all_specs(std::span<const CacheSpec> named, std::span<const TaskCaches> chosen) {
+  std::vector<CacheSpec> all(named.begin(), named.end());
+  for (const TaskCaches& of_task : chosen) {
+    for (const CacheSpec& spec : of_task.specs) {
+      const auto same = [&](const CacheSpec& s) { return s.canonical == spec.canonical; };
+      if (std::none_of(all.begin(), all.end(), same)) all.push_back(spec);
+    }
+  }
+  return all;
 }
 
 Result<const Preset*> chosen_preset(const BenchFlags& flags) {
@@ -232,12 +249,12 @@ std::vector<const PreparedSample*> samples_of(const std::vector<PlannedTask>& pl
 
 // One prefill for all caches of a sample. Where tasks have caches of their own, they run one after the other.
 Result<BenchmarkSummary> bench_shared(Engine& engine, const std::vector<PlannedTask>& plan, const std::vector<TaskCaches>& caches,
-                                      bool same_caches, KeptPrefills* kept, Store& store) {
+                                      const AnswerCaps& caps, bool same_caches, KeptPrefills* kept, Store& store) {
   BenchmarkHooks hooks;
   hooks.cancel = &interrupted();
   hooks.progress = show_bench_progress;
   hooks.measure = [&](const PreparedSample& sample, std::span<const CacheSpec> missing, const Engine::Progress& progress) {
-    return measure_sample(engine, sample, missing, sample.record.key.position, progress);
+    return measure_capped_sample(engine, sample, missing, sample.record.key.position, caps, progress);
   };
   engine.use_kept_prefills(kept);
   if (kept != nullptr) {
@@ -286,6 +303,11 @@ Result<SoloSummary> bench_solo(const BenchFlags& flags, const SoloSettings& sett
 
 Status bench(BenchFlags& flags) {
   KV_ASSIGN(const Preset* preset, chosen_preset(flags));
+  if (preset != nullptr) flags.request.form = preset->form;
+  if (flags.solo > 0 && flags.request.form == "paper") {
+    return usage_error(
+        fmt::format("--solo times whole answers, but {} cuts those of some caches; leave one of the two out", preset->name));
+  }
   KV_ASSIGN(AskedCaches asked, asked_caches(flags.kv));
   const std::vector<AutoSpec>& wishes = asked.wishes;
   for (const std::string& task : flags.request.tasks) KV_TRY(make_task(task, flags.request.metric).status());
@@ -333,7 +355,8 @@ Status bench(BenchFlags& flags) {
   }
   KV_ASSIGN(RunRecord run, run_record(flags, *engine, options.model_path));
   KV_ASSIGN(Store store, Store::open(files, flags.out, run));
-  KV_ASSIGN(const BenchmarkSummary summary, bench_shared(*engine, plan, caches, wishes.empty(), kept.get(), store));
+  KV_TRY(check_caches(*engine, options.model_path, all_specs(specs, caches), flags.self_check));
+  KV_ASSIGN(const BenchmarkSummary summary, bench_shared(*engine, plan, caches, work.caps, wishes.empty(), kept.get(), store));
   SoloSummary solo;
   if (flags.solo > 0 && !summary.cancelled) {
     engine.reset();  // a cache alone is alone in memory, too
@@ -399,6 +422,7 @@ void add_bench(CLI::App& app, Action* action) {
   command->add_option("--keep-prefill", flags->keep_prefill,
                       "a folder for the exact rows of every prompt: a cache that is benchmarked later reads them instead of "
                       "prefilling, with the same results. Large; --dry-run tells how large");
+  add_self_check_flags(command, &flags->self_check);
   command->add_flag("--dry-run", flags->dry_run, "only say what would be run");
   command->add_option("-o,--out", flags->out, "results folder: results.sqlite and predictions/")->required();
   command->add_flag("--json", flags->json, "one JSON document on standard output");

@@ -19,11 +19,19 @@ bool has_reference(const StoredResults& results) {
 }
 
 std::string form_of(const StoredResults& results) {
+  const char* question = question_position_name(claimed_position(results));
+  const bool paper = !results.runs.empty() && results.runs.front().identity.parameters.find("form=paper") != std::string::npos;
+  if (paper) {
+    return fmt::format(
+        "All methods ran in the paper's form, as far as one harness can have it: its settings, and answers cut where it cut them "
+        "(question={}); token ids, template and greedy choice are the same for all, and bytes are counted from allocations.",
+        question);
+  }
   return fmt::format(
       "All methods ran in their fair form: the same token ids, template, truncation, room for the answer, stop rules and greedy "
       "choice (question={}), "
       "and bytes counted from allocations; where that differs from the paper's own runs, so may the outcome.",
-      question_position_name(claimed_position(results)));
+      question);
 }
 
 nlohmann::json or_null(const std::optional<double>& x) { return x ? nlohmann::json(*x) : nlohmann::json(nullptr); }

@@ -42,8 +42,8 @@ struct StudyClaims {
   std::vector<ClaimRow> rows;
 };
 
-// The studies of which `results` hold `full` and at least four of the caches. `other`: results of another model, for the claim about
-// model families; may be null.
+// The studies of which `results` hold `full` and at least four of the caches. `other`: results of another model, for the claim
+// about model families; may be null.
 std::vector<StudyClaims> find_claims(const StoredResults& results, const StoredResults* other = nullptr);
 
 nlohmann::json claims_json(std::span<const StudyClaims> studies);

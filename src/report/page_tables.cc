@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "report/page_parts.h"
+#include "report/token_buckets.h"
 
 namespace kvartet {
 namespace {
@@ -117,6 +118,33 @@ void write_gap_table(Html& out, const PageContext& page, const PageTable& table)
   close_table(out);
 }
 
+// The compression paper's system table: only sets whose prompts differ much in length have it.
+void write_bucket_table(Html& out, const PageContext& page, const PageTable& table) {
+  bool open = false;
+  for (const TokenBucket& bucket : token_buckets(page.results)) {
+    for (const ReportRow& r : bucket.rows) {
+      if (r.task != table.task || r.context != table.context || r.n == 0) continue;
+      if (!open) {
+        open_table(out, "Memory and time by the prompt's tokens",
+                   {"cache", "prompt tokens", "samples", "mean prompt", "times smaller", "at the end", "first token, s",
+                    "tokens/s", "acted"});
+        open = true;
+      }
+      open_cache_row(out, page, r.spec);
+      cell(out, bucket.name);
+      cell(out, std::to_string(r.n));
+      cell(out, grouped(r.prompt_tokens));
+      cell(out, fmt::format("{:.2f}", r.compression_ratio));
+      cell(out, fmt::format("{:.2f}", r.end_compression_ratio));
+      cell(out, fmt::format("{:.2f}{}", r.ttft_s, shared_mark(r)));
+      cell(out, r.decode_tokens_per_s ? fmt::format("{:.1f}{}", *r.decode_tokens_per_s, shared_mark(r)) : "–");
+      cell(out, share_text(r.acted));
+      out.close();
+    }
+  }
+  if (open) close_table(out);
+}
+
 void write_failures(Html& out, const PageContext& page, const PageTable& table) {
   for (const ReportRow* row : table.rows) {
     if (row->failed == 0) continue;
@@ -201,6 +229,7 @@ void write_task_section(Html& out, const PageContext& page, const PageTable& tab
   write_action_table(out, page, table);
   write_length_table(out, page, table);
   write_gap_table(out, page, table);
+  write_bucket_table(out, page, table);
   out.close();
   write_samples(out, page, table);
   out.close();

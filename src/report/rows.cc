@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "report/positions.h"
+#include "report/token_buckets.h"
 
 namespace kvartet {
 namespace {
@@ -336,6 +337,7 @@ nlohmann::json report_json(const StoredResults& results, std::span<const ReportR
                            {"threads", r.threads},
                            {"started", r.started}});
   }
+  if (nlohmann::json by_tokens = token_buckets_json(results); !by_tokens.empty()) out["token_buckets"] = std::move(by_tokens);
   return out;
 }
 

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "report/text_parts.h"
+#include "report/token_buckets.h"
 
 namespace kvartet {
 namespace {
@@ -71,6 +72,7 @@ std::string text_table(const StoredResults& results, std::span<const ReportRow> 
   out += alone_text(rows, width);
   out += positions_text(results, width);
   out += answers_text(rows, width);
+  out += token_buckets_text(results);
   out += "\n";
   out += wrap_text(
       "score: points of 100. nats: mean log-likelihood of the reference answer per token; nearer to 0 is better. vs full: 95 % "

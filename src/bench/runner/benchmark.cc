@@ -197,6 +197,8 @@ Result<std::vector<PlannedTask>> plan_benchmark(const BenchmarkRequest& request,
   return plan;
 }
 
+std::string run_parameters(const BenchmarkRequest& request) { return request.form.empty() ? "" : "form=" + request.form; }
+
 Result<BenchmarkSummary> run_benchmark(std::span<const PlannedTask> plan, std::span<const CacheSpec> specs, Store& store,
                                        const BenchmarkHooks& hooks) {
   KV_CHECK(!specs.empty() && hooks.measure);

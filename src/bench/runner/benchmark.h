@@ -25,6 +25,7 @@ struct BenchmarkRequest {
   std::uint64_t seed = 1;
   std::string data_dir;
   std::vector<QuestionPosition> question_positions = {QuestionPosition::kSeen};  // each prompt runs once for each
+  std::string form;                                                              // "paper": a paper's own settings; empty: fair
 };
 
 struct PlannedTask {
@@ -46,6 +47,9 @@ struct PlannedTask {
 Result<std::vector<PlannedTask>> plan_benchmark(const BenchmarkRequest& request, const Vocabulary& vocabulary,
                                                 const ModelShape& shape, FileSystem& files);
 
+// What shapes every sample, for RunIdentity::parameters; the position of the question is each sample's own.
+std::string run_parameters(const BenchmarkRequest& request);
+
 struct BenchmarkProgress {
   Cell cell;
   int done = 0;              // samples finished in this run
@@ -61,7 +65,7 @@ struct BenchmarkHooks {
   std::function<void(const BenchmarkProgress&)> progress;  // may be empty
   // Is told the samples that will be measured, before the first; its failure ends the benchmark. May be empty.
   std::function<Status(std::span<const PreparedSample* const>)> begin = {};
-  const std::atomic<bool>* cancel = nullptr;               // looked at between samples; the engine looks at its own
+  const std::atomic<bool>* cancel = nullptr;  // looked at between samples; the engine looks at its own
   const Clock* clock = &Clock::real();
 };
 

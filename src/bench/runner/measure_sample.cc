@@ -132,6 +132,27 @@ std::int64_t f16_bytes(const ModelShape& shape, int tokens) {
   return sum;
 }
 
+Result<std::vector<Outcome>> measure_capped_sample(Engine& engine, const PreparedSample& sample, std::span<const CacheSpec> specs,
+                                                   QuestionPosition position, const AnswerCaps& caps,
+                                                   const Engine::Progress& progress) {
+  const auto limit_of = [&](const CacheSpec& spec) {
+    const auto cap = caps.find(spec.canonical);
+    return cap == caps.end() ? sample.sample.max_new_tokens : std::min(cap->second, sample.sample.max_new_tokens);
+  };
+  std::map<int, std::vector<std::size_t>> by_limit;
+  for (std::size_t i = 0; i < specs.size(); ++i) by_limit[limit_of(specs[i])].push_back(i);
+  std::vector<Outcome> out(specs.size());
+  for (const auto& [limit, members] : by_limit) {
+    PreparedSample cut = sample;
+    cut.sample.max_new_tokens = limit;
+    std::vector<CacheSpec> together;
+    for (const std::size_t i : members) together.push_back(specs[i]);
+    KV_ASSIGN(std::vector<Outcome> some, measure_sample(engine, cut, together, position, progress));
+    for (std::size_t i = 0; i < members.size(); ++i) out[members[i]] = std::move(some[i]);
+  }
+  return out;
+}
+
 Result<std::vector<Outcome>> measure_sample(Engine& engine, const PreparedSample& sample, std::span<const CacheSpec> specs,
                                             QuestionPosition position, const Engine::Progress& progress) {
   Result<std::vector<Outcome>> together = measure_together(engine, sample, specs, position, progress);

@@ -21,7 +21,8 @@ struct PromptParts {
   int tokens() const { return static_cast<int>(document.size() + question.size()); }
 };
 
-Result<PromptParts> tokenize_parts(const Vocabulary& vocabulary, PromptForm form, const std::string& document, const std::string& question) {
+Result<PromptParts> tokenize_parts(const Vocabulary& vocabulary, PromptForm form, const std::string& document,
+                                   const std::string& question) {
   PromptParts parts;
   KV_ASSIGN(parts.document, document_part(vocabulary, form, document));
   KV_ASSIGN(parts.question, question_part(vocabulary, form, question));
@@ -46,7 +47,8 @@ Result<PromptParts> fitted_parts(const Vocabulary& vocabulary, PromptForm form, 
     if (parts.tokens() <= limit) return parts;
     max -= parts.tokens() - limit;
   }
-  return exhausted(fmt::format("The sample {} does not fit: {} tokens remain for its prompt; give a larger --context.", sample.id, limit));
+  return exhausted(
+      fmt::format("The sample {} does not fit: {} tokens remain for its prompt; give a larger --context.", sample.id, limit));
 }
 
 // What a reader of the results needs to understand an answer: the question, without white space around it, cut if long.
@@ -102,9 +104,10 @@ Result<PreparedSample> prepare_sample(const Vocabulary& vocabulary, Sample sampl
   out.record.gold_tokens = static_cast<int>(out.gold.size());
   out.record.length = sample.length;
   out.record.answers_json = nlohmann::json(sample.answers).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  out.record.classes_json = sample.all_classes.empty()
-                                ? "null"
-                                : nlohmann::json(sample.all_classes).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  out.record.classes_json =
+      sample.all_classes.empty()
+          ? "null"
+          : nlohmann::json(sample.all_classes).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   out.record.question = shown_question(sample.question);
   if (!sample.gold_spans.empty()) out.record.depths_json = nlohmann::json(sample.gold_depths()).dump();
   out.sample = std::move(sample);
