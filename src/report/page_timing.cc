@@ -26,6 +26,7 @@ void write_solo_row(Html& out, const PageContext& page, const ReportRow& r) {
   cell(out, any ? with_range(s.ttft_s, 2) : "–");
   cell(out, r.n > 0 ? fmt::format("{:.2f}{}", r.ttft_s, r.shared ? "*" : "") : "–");
   cell(out, s.decode_tokens_per_s ? with_range(*s.decode_tokens_per_s, 1) : "–");
+  cell(out, any ? std::to_string(s.completion_tokens) : "–");
   cell(out, s.end_to_end_tokens_per_s ? fmt::format("{:.1f}", s.end_to_end_tokens_per_s->median) : "–");
   for (double GapSpread::* field : {&GapSpread::p50, &GapSpread::p95, &GapSpread::p99, &GapSpread::max}) {
     cell(out, s.gaps ? fmt::format("{:.1f}", (*s.gaps).*field) : "–");
@@ -47,8 +48,8 @@ void write_solo_table(Html& out, const PageContext& page, const PageTable& table
       fmt::format(
           "Each cache alone, in a process of its own, on sample {} of {} prompt tokens: medians (and range) of repeated runs",
           about.sample, grouped(about.prompt_tokens)),
-      {"cache", "first token, s", "in company, s", "tokens/s", "with the prompt, tokens/s", "between tokens: half, ms",
-       "95 %, ms", "99 %, ms", "longest, ms", "most memory", "text as in company", "runs"});
+      {"cache", "first token, s", "in company, s", "tokens/s", "answer, tokens", "with the prompt, tokens/s",
+       "between tokens: half, ms", "95 %, ms", "99 %, ms", "longest, ms", "most memory", "text as in company", "runs"});
   for (const ReportRow* row : table.rows) {
     if (ran_alone(row)) write_solo_row(out, page, *row);
   }

@@ -35,9 +35,9 @@ std::string alone_line(const ReportRow& r, std::size_t width) {
   const auto gap = [&](double GapSpread::* field) { return s.gaps ? fmt::format("{:.1f}", (*s.gaps).*field) : "-"; };
   const std::string peak = s.peak_rss_bytes > 0 ? fmt::format("{:.0f}", static_cast<double>(s.peak_rss_bytes) / 1048576) : "-";
   const std::string columns =
-      fmt::format("{:>7.2f} {:>11} {:>8} {:>6} {:>11} {:>6} {:>6} {:>6} {:>6} {:>7}", s.ttft_s.median, range_column(s.ttft_s, 2),
-                  fmt::format("{:.2f}{}", r.ttft_s, r.shared ? "*" : ""), rate ? fmt::format("{:.1f}", rate->median) : "-",
-                  rate ? range_column(*rate, 1) : "-",
+      fmt::format("{:>7.2f} {:>11} {:>8} {:>6} {:>11} {:>4} {:>6} {:>6} {:>6} {:>6} {:>7}", s.ttft_s.median,
+                  range_column(s.ttft_s, 2), fmt::format("{:.2f}{}", r.ttft_s, r.shared ? "*" : ""),
+                  rate ? fmt::format("{:.1f}", rate->median) : "-", rate ? range_column(*rate, 1) : "-", s.completion_tokens,
                   s.end_to_end_tokens_per_s ? fmt::format("{:.1f}", s.end_to_end_tokens_per_s->median) : "-",
                   gap(&GapSpread::p50), gap(&GapSpread::p95), gap(&GapSpread::p99), peak);
   return spec_line(r.spec, width, columns);
@@ -54,8 +54,8 @@ std::string alone_heading(std::span<const ReportRow* const> from) {
     most = std::max(most, row->solo->runs);
   }
   const std::string runs = least == most ? std::to_string(most) : fmt::format("{} to {}", least, most);
-  return fmt::format("{}: each cache alone, {} runs on sample {} of {} prompt tokens, {} answer tokens", cell_name(first.cell()),
-                     runs, first.solo->sample, first.solo->prompt_tokens, first.solo->completion_tokens);
+  return fmt::format("{}: each cache alone, {} runs on sample {} of {} prompt tokens", cell_name(first.cell()), runs,
+                     first.solo->sample, first.solo->prompt_tokens);
 }
 
 std::string position_line(const PositionRow& r, std::size_t width) {
@@ -96,12 +96,13 @@ std::string alone_text(std::span<const ReportRow> rows, std::size_t width) {
   if (alone.empty()) return "";
   const auto heading = [&](std::span<const ReportRow* const> from) {
     return block_begin(alone_heading(from), width,
-                       fmt::format("{:>7} {:>11} {:>8} {:>6} {:>11} {:>6} {:>6} {:>6} {:>6} {:>7}", "ttft s", "range", "shared",
-                                   "tok/s", "range", "whole", "50% ms", "95% ms", "99% ms", "MiB"));
+                       fmt::format("{:>7} {:>11} {:>8} {:>6} {:>11} {:>4} {:>6} {:>6} {:>6} {:>6} {:>7}", "ttft s", "range",
+                                   "shared", "tok/s", "range", "n", "whole", "50% ms", "95% ms", "99% ms", "MiB"));
   };
   return by_cell(alone, heading, [&](const ReportRow& r) { return alone_line(r, width); }) +
          wrap_text(
-             "alone: in a process of its own, medians and range of the runs; shared: median over all samples in company. whole: "
+             "alone: in a process of its own, medians and range of the runs; shared: median over all samples in company. n: "
+             "tokens of the answer. whole: "
              "tokens per "
              "second from the prompt to the last token. ms: between two tokens. MiB: most memory of the process, weights "
              "included.");
