@@ -121,7 +121,7 @@ TEST_F(Bench, KilledAtRandomMomentsGivesTheSameTable) {
   const auto start = std::chrono::steady_clock::now();
   const Json whole = rows(bench("whole", {"--samples", "4", "--json"}));
   const auto duration = std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - start).count();
-  for (const std::uint64_t seed : {1U, 2U, 3U, 4U}) {
+  for (const std::uint64_t seed : {1U, 2U, 3U}) {
     Rng rng(seed);
     const std::string name = fmt::format("cut{}", seed);
     std::string moments;
