@@ -50,7 +50,7 @@ const std::vector<std::string> kSpecs = {"q8_0",
                                          "kivi:bits=2,group=64,residual=64",
                                          "turboquant:bits=4",
                                          "polar-angle",
-                                         "qjl"};
+                                         "qjl:residual=32"};
 
 // Refused before weights load, naming what fits instead; or as good as with heads of 64. Never 16 bits under another name.
 TEST_F(HeadShapes, C13HeadSizeThatTheBlockDoesNotDivide) {
