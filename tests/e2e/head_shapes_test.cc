@@ -54,7 +54,7 @@ const std::vector<std::string> kSpecs = {"q8_0",
 
 // Refused before weights load, naming what fits instead; or as good as with heads of 64. Never 16 bits under another name.
 TEST_F(HeadShapes, C13HeadSizeThatTheBlockDoesNotDivide) {
-  const std::map<std::string, double> of_64 = divergences(model(4, 2, 64), {"full", "q8_0", "q4_0", "fp8", "turboquant:bits=4"});
+  const std::map<std::string, double> of_64 = divergences(model(4, 2, 64), {"q8_0", "q4_0", "fp8", "turboquant:bits=4"});
   int refused = 0;
   int worked = 0;
   for (const int head_dim : {72, 80, 96}) {
@@ -92,12 +92,12 @@ TEST_F(HeadShapes, C13HeadSizeThatTheBlockDoesNotDivide) {
 // The exact caches equal the reference whatever the group; the others stay as near as with one query head per KV head.
 // (tests/oracle, C14Groups: the exact cache against libllama.)
 TEST_F(HeadShapes, C14GroupsOfQueryHeads) {
-  std::vector<std::string> specs = {"full"};
+  std::vector<std::string> specs = {"f32"};
   specs.insert(specs.end(), kSpecs.begin(), kSpecs.end());
   const std::map<std::string, double> alone = divergences(model(4, 4, 64), specs);
   for (const auto& [heads, kv_heads] : {std::pair{9, 3}, {14, 2}, {16, 2}}) {
     for (const auto& [spec, kl] : divergences(model(heads, kv_heads, 64), specs)) {
-      if (spec == "full") {
+      if (spec == "f32") {
         EXPECT_LT(kl, 1e-4) << heads << "/" << kv_heads;
       } else {
         EXPECT_LT(kl, 4 * alone.at(spec) + 1e-4) << spec << ", " << heads << "/" << kv_heads;
