@@ -138,7 +138,7 @@ TEST(LayerErrorsTest, OfTheSameCacheAreZero) {
 TEST(LayerErrorsTest, TellFormatsAndDroppedRowsApart) {
   const auto engine = open();
   const std::vector<LayerErrors> errors = layer_errors(
-      *engine, {"q4_0", "q4_0:center=mean", "full/q4_0", "streamingllm:window=60", "h2o:budget=60", "quest:budget=32"});
+      *engine, {"q4_0", "q4_0:center=mean", "full/q4_0", "streamingllm:window=60", "h2o:budget=60", "select:index=f32"});
   for (std::size_t l = 0; l < 2; ++l) {
     EXPECT_NEAR(errors[0][l].keys.value(), 0.08, 0.03);  // 4 bits: steps of 1 / 8 of the largest of 32, of normal numbers
     EXPECT_NEAR(errors[1][l].keys.value(), 0.08, 0.03);  // the mean that the keys are written without is back
@@ -159,8 +159,9 @@ TEST(LayerErrorsTest, TellFormatsAndDroppedRowsApart) {
 TEST(FidelityReportTest, JsonCarriesTailDivergenceAndLayers) {
   const auto engine = open();
   const FidelityRequest request = {
-      .context = 150, .tokens = 30, .windows = 2, .free_starts = 3, .free_tokens = 12, .layer_steps = 2};
-  const FidelityReport report = measure_fidelity(*engine, random_text(310), request, specs_of({"q4_0", "quest"})).value();
+      .context = 250, .tokens = 30, .windows = 2, .free_starts = 3, .free_tokens = 12, .layer_steps = 2};
+  const FidelityReport report =
+      measure_fidelity(*engine, random_text(510), request, specs_of({"q4_0", "select:index=f32"})).value();
   const nlohmann::json json = fidelity_json(report);
   EXPECT_EQ(json["reference"]["windows"], 2);
   EXPECT_EQ(json["reference"]["free_tokens"], 12);
@@ -175,8 +176,9 @@ TEST(FidelityReportTest, JsonCarriesTailDivergenceAndLayers) {
   EXPECT_NE(table.find("output"), std::string::npos) << table;
 
   // Looking on changes nothing: the comparison itself is the same without it.
-  const FidelityRequest plain = {.context = 150, .tokens = 30, .windows = 2};
-  const FidelityReport without = measure_fidelity(*engine, random_text(310), plain, specs_of({"q4_0", "quest"})).value();
+  const FidelityRequest plain = {.context = 250, .tokens = 30, .windows = 2};
+  const FidelityReport without =
+      measure_fidelity(*engine, random_text(510), plain, specs_of({"q4_0", "select:index=f32"})).value();
   EXPECT_EQ(without.rows[0].kl_mean, report.rows[0].kl_mean);
   EXPECT_FALSE(fidelity_json(without)["rows"][0].contains("layers"));
   EXPECT_FALSE(fidelity_json(without)["rows"][0].contains("first_divergence"));

@@ -155,7 +155,7 @@ TEST(Rerotate, BytesAreCountedAndPredicted) {
       const ByteAccount more = turned.fed().cache.bytes();
       const ByteAccount less = absolute.fed().cache.bytes();
       EXPECT_EQ(more.live - less.live, kKvHeads * kept * kDim * 4);
-      EXPECT_EQ(more.allocated - less.allocated, kKvHeads * (kept + 3) / 4 * 4 * kDim * 4);
+      EXPECT_EQ(more.allocated - less.allocated, kKvHeads * ((kept + 3) / 4 * 4) * kDim * 4);
     }
   }
 }
