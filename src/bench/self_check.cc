@@ -112,7 +112,10 @@ Result<Probe> make_probe(const Engine& engine) {
 
 SelfCheckVerdict verdict_of(const SelfCheck& check) {
   if (!check.acted) return SelfCheckVerdict::kIdle;
-  return check.top1_agreement < kPoorAgreement ? SelfCheckVerdict::kPoor : SelfCheckVerdict::kGood;
+  const Result<CacheSpec> spec = parse_spec(check.spec);
+  const bool fewer_rows = spec.ok() && (spec->evict != Evict::kNone || spec->offload.has_value());
+  return check.top1_agreement < (fewer_rows ? kPoorAgreementOfFewerRows : kPoorAgreement) ? SelfCheckVerdict::kPoor
+                                                                                          : SelfCheckVerdict::kGood;
 }
 
 std::string self_check_probe() { return fmt::format("1:{}:{}", kContext, kCompared); }

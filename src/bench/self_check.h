@@ -20,6 +20,8 @@ namespace kvartet {
 
 // Below this top-1 agreement with `full` a cache is not usable with a model. Healthy 4-bit caches of small models are at 0.8.
 inline constexpr double kPoorAgreement = 0.7;
+// Caches that drop or select rows: of a text as short as this a share keeps so few that 65 % are no collapse yet.
+inline constexpr double kPoorAgreementOfFewerRows = 0.5;
 
 enum class SelfCheckVerdict : std::uint8_t {
   kGood,
