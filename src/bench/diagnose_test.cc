@@ -2,6 +2,9 @@
 #include "bench/diagnose.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <string>
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -21,7 +24,7 @@ TEST(Diagnose, SpreadByHand) {
 }
 
 TEST(Diagnose, ExactIndexAndExactRowsLoseNothingButTheMass) {
-  const std::string path = testing::TempDir() + "/diagnose-tiny.gguf";
+  const std::string path = testing::TempDir() + "/diagnose-" + std::to_string(getpid()) + ".gguf";
   ASSERT_TRUE(write_tiny_model(path, {.hidden = 128, .heads = 6, .kv_heads = 2, .head_dim = 32}).ok());
   const auto engine = Engine::open({.model_path = path, .threads = 1}).value();
   std::filesystem::remove(path);

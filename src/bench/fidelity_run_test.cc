@@ -1,5 +1,8 @@
 // Fidelity through an engine: windows of one text, first divergence in free running, errors per layer.
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <string>
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -12,7 +15,7 @@ namespace kvartet {
 namespace {
 
 std::unique_ptr<Engine> open(TinyModelOptions model) {
-  const std::string path = testing::TempDir() + "/fidelity-" + model.architecture + ".gguf";
+  const std::string path = testing::TempDir() + "/fidelity-" + std::to_string(getpid()) + "-" + model.architecture + ".gguf";
   EXPECT_TRUE(write_tiny_model(path, model).ok());
   auto engine = Engine::open({.model_path = path, .threads = 1}).value();
   std::filesystem::remove(path);

@@ -2,6 +2,9 @@
 #include "bench/self_check.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <string>
 
 #include <filesystem>
 
@@ -27,7 +30,7 @@ struct OpenModel {
 };
 
 OpenModel open(const TinyModelOptions& model) {
-  const std::string path = testing::TempDir() + "/self-check-tiny.gguf";
+  const std::string path = testing::TempDir() + "/self-check-" + std::to_string(getpid()) + ".gguf";
   EXPECT_TRUE(write_tiny_model(path, model).ok());
   OpenModel open = {Engine::open({.model_path = path, .threads = 1}).value(), model_suspects(path).value()};
   std::filesystem::remove(path);

@@ -116,7 +116,7 @@ Result<std::vector<EvidenceCell>> Store::evidence() {
     figures.score = one.score;
     if (!has_possible_figures(figures)) {
       return bad_input(fmt::format("The results in {} are damaged: the figures of sample {} of {} through {} cannot be.",
-                                   directory_, sample, task, one.spec));
+                                   directory_, sample.sample, sample.task, one.spec));
     }
     seen.push_back(std::move(one));
   }

@@ -25,7 +25,10 @@ Status sqlite_status(sqlite3* database, int code, const std::string& path) {
     case SQLITE_LOCKED:
       return io_error(fmt::format("The results file {} is in use by another process ({}); wait for it or choose another folder.",
                                   path, reason));
-    case SQLITE_ERROR:  // our statements are right: the tables are not those they are written for
+    // Our statements and values are right: the tables, or rows taken over from them, are not what we write.
+    case SQLITE_ERROR:
+    case SQLITE_CONSTRAINT:
+    case SQLITE_MISMATCH:
     case SQLITE_NOTADB:
     case SQLITE_CORRUPT:
       return bad_input(fmt::format("{} is not a Kvartet results file or is damaged ({}); choose another folder.", path, reason));

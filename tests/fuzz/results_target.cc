@@ -67,6 +67,7 @@ const std::vector<Table>& tables() {
        {{"task", "needle"},
         {"context", "i900"},
         {"sample", "a"},
+        {"question_position", "seen"},
         {"ordinal", "i0"},
         {"prompt_hash", "aa"},
         {"prompt_tokens", "i800"},
@@ -82,6 +83,7 @@ const std::vector<Table>& tables() {
        {{"task", "needle"},
         {"context", "i900"},
         {"sample", "a"},
+        {"question_position", "seen"},
         {"spec", "full"},
         {"run", "i1"},
         {"error", ""},
@@ -106,6 +108,27 @@ const std::vector<Table>& tables() {
         {"completion_tokens", "i5"},
         {"finish_reason", "stop"},
         {"token_gaps_ms", "[1,2]"}}},
+      {'a',
+       "solo",
+       {{"task", "needle"},
+        {"context", "i900"},
+        {"sample", "a"},
+        {"question_position", "seen"},
+        {"spec", "full"},
+        {"repeat", "i0"},
+        {"run", "i1"},
+        {"error", ""},
+        {"text", "42"},
+        {"finish_reason", "stop"},
+        {"completion_tokens", "i5"},
+        {"ttft_s", "f1"},
+        {"prefill_s", "f0.5"},
+        {"compress_s", "f0.1"},
+        {"decode_tokens_per_s", "f20"},
+        {"end_to_end_tokens_per_s", "f3"},
+        {"token_gaps_ms", "[1,2]"},
+        {"peak_rss_bytes", "i1000000"},
+        {"weight_bytes", "i100000"}}},
   };
   return all;
 }
@@ -194,7 +217,7 @@ void write_script(const std::string& path, std::string_view script) {
   KV_CHECK(sqlite3_open(path.c_str(), &database) == SQLITE_OK);
   std::string schema =
       "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; BEGIN; PRAGMA application_id = 1263944018; "
-      "PRAGMA user_version = 2;";
+      "PRAGMA user_version = 3;";
   for (const Table& table : tables()) {
     schema += "CREATE TABLE " + table.name + "(";
     for (const Column& column : table.columns) schema += column.name + ", ";

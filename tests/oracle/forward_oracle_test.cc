@@ -1,6 +1,7 @@
 // The whole forward pass with our own attention and caches against libllama in the same process (DESIGN 7, first row):
 // same GGUF, f32 KV, flash attention off.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -144,7 +145,7 @@ TEST_P(TinyModels, LogitsEqualLibllama) {
     options.window_period = 2;
     options.rope_base = 1e6;
   }
-  const std::string path = ::testing::TempDir() + "kvartet_tiny_" + options.architecture +
+  const std::string path = ::testing::TempDir() + "kvartet_tiny_" + std::to_string(getpid()) + options.architecture +
                            std::to_string(options.heads / options.kv_heads) + "_" + std::to_string(options.window) + ".gguf";
   ASSERT_TRUE(write_tiny_model(path, options).ok());
   const std::unique_ptr<Transformer> transformer = open_transformer(path);
@@ -183,7 +184,7 @@ INSTANTIATE_TEST_SUITE_P(C14Groups, TinyModels,
 // its side by forgetting, before every token, what lies too far back.
 TEST(Mistral, SlidingWindowEqualsLibllamaThatForgets) {
   constexpr int kWindow = 24;
-  const std::string path = ::testing::TempDir() + "kvartet_tiny_mistral.gguf";
+  const std::string path = ::testing::TempDir() + "kvartet_tiny_" + std::to_string(getpid()) + "_mistral.gguf";
   TinyModelOptions options;
   options.layers = 3;
   options.window = kWindow;
@@ -325,7 +326,7 @@ TEST_P(RealModel, Bf16CopyIsAsLibllamaComputesIt) {
   if (path.empty()) GTEST_SKIP() << "no models/" << GetParam() << ".gguf; make setup or make models puts it there";
   const std::vector<std::int32_t> tokens = haystack_tokens(path, kTokens);
   if (tokens.size() < kTokens) GTEST_SKIP() << "no essays in models/haystack; make setup puts them there";
-  const std::string copy = ::testing::TempDir() + "kvartet_bf16_" + GetParam() + ".gguf";
+  const std::string copy = ::testing::TempDir() + "kvartet_bf16_" + std::to_string(getpid()) + GetParam() + ".gguf";
   const Status written = write_bf16_copy(path, copy);
   ASSERT_TRUE(written.ok()) << written.message();
   const std::vector<float> expected = oracle_logits(copy, tokens);

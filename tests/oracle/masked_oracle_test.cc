@@ -2,6 +2,7 @@
 // step by step, at the same positions: over a first prompt, a second one on the sealed cache, and decode steps past many
 // evictions. The reference shares the linear layers and nothing else: plain loops in double over every row ever seen.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -153,8 +154,8 @@ TEST_P(MaskedOracle, EvictionEqualsMasking) {
   model.kv_heads = 2;
   model.hidden = 96;
   model.layers = 3;
-  const std::string path =
-      ::testing::TempDir() + "kvartet_masked_" + std::to_string(std::hash<std::string>()(GetParam().spec)) + ".gguf";
+  const std::string path = ::testing::TempDir() + "kvartet_masked_" + std::to_string(getpid()) + "_" +
+                           std::to_string(std::hash<std::string>()(GetParam().spec)) + ".gguf";
   ASSERT_TRUE(write_tiny_model(path, model).ok());
   Result<std::unique_ptr<Transformer>> loaded = Transformer::load(path, {});
   ASSERT_TRUE(loaded.ok()) << loaded.status().message();

@@ -4,6 +4,7 @@
 // The reference shares the linear layers and nothing else: it rotates every key anew at every step, in the paper's words, where
 // the cache turns only its first rows.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -144,7 +145,7 @@ TEST_P(RerotatedOracle, EqualsRotationByPlace) {
   model.hidden = 96;
   model.layers = 3;
   model.context = 140;
-  const std::string path = ::testing::TempDir() + "kvartet_rerotated_" + GetParam() + ".gguf";
+  const std::string path = ::testing::TempDir() + "kvartet_rerotated_" + std::to_string(getpid()) + GetParam() + ".gguf";
   ASSERT_TRUE(write_tiny_model(path, model).ok());
   Result<std::unique_ptr<Transformer>> loaded = Transformer::load(path, {});
   ASSERT_TRUE(loaded.ok()) << loaded.status().message();
