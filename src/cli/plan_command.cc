@@ -130,7 +130,9 @@ void add_plan(CLI::App& app, Action* action) {
                    "questions on the same sealed prompt; more than one are not known when it is sealed")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
-  command->add_option("--question-position", flags->question_position, "seen: the cache is sealed after the question; unseen: before it")
+  command
+      ->add_option("--question-position", flags->question_position,
+                   "seen: the cache is sealed after the question; unseen: before it")
       ->capture_default_str()
       ->check(CLI::IsMember({"seen", "unseen"}));
   command->add_option("--memory", flags->memory, "cap on the cache over all tiers (K, M, G)");

@@ -58,16 +58,25 @@ int exit_code(Code code);
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}                                               // NOLINT: implicit on purpose
-  Result(Status status) : status_(std::move(status)) { KV_CHECK(!status_.ok()); }             // NOLINT: implicit on purpose
+  Result(T value) : value_(std::move(value)) {}                                    // NOLINT: implicit on purpose
+  Result(Status status) : status_(std::move(status)) { KV_CHECK(!status_.ok()); }  // NOLINT: implicit on purpose
 
   bool ok() const { return value_.has_value(); }
   const Status& status() const& { return status_; }
   Status status() && { return std::move(status_); }
 
-  T& value() & { KV_CHECK(ok()); return *value_; }
-  const T& value() const& { KV_CHECK(ok()); return *value_; }
-  T&& value() && { KV_CHECK(ok()); return std::move(*value_); }
+  T& value() & {
+    KV_CHECK(ok());
+    return *value_;
+  }
+  const T& value() const& {
+    KV_CHECK(ok());
+    return *value_;
+  }
+  T&& value() && {
+    KV_CHECK(ok());
+    return std::move(*value_);
+  }
   T& operator*() & { return value(); }
   const T& operator*() const& { return value(); }
   T&& operator*() && { return std::move(*this).value(); }
@@ -82,10 +91,10 @@ class [[nodiscard]] Result {
 }  // namespace kvartet
 
 // Returns early when `expr`, a Status, is not ok.
-#define KV_TRY(expr)                                  \
-  do {                                                \
-    ::kvartet::Status kv_try_status = (expr);         \
-    if (!kv_try_status.ok()) return kv_try_status;    \
+#define KV_TRY(expr)                               \
+  do {                                             \
+    ::kvartet::Status kv_try_status = (expr);      \
+    if (!kv_try_status.ok()) return kv_try_status; \
   } while (false)
 
 #define KV_CONCAT_INNER(a, b) a##b
