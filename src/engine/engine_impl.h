@@ -31,10 +31,12 @@ struct Engine::Impl {
   Status check_specs(std::span<const CacheSpec> specs, std::size_t prompt_tokens) const;
   Result<std::vector<Sequence>> make_sequences(std::span<const CacheSpec> specs) const;
 
-  // Both fill empty sequences with a prompt. `read_prefill` gives false where nothing of use is kept: the sequences are then
-  // spoilt if reading had begun.
+  // What is kept of this prompt for these caches; null: nothing of use.
+  std::unique_ptr<PrefillFileReader> open_kept(std::span<const Token> prompt, std::span<Sequence> sequences) const;
+  // Both fill empty sequences with a prompt. `read_prefill` gives false where the file is damaged: the sequences are then spoilt.
   Status compute_prefill(std::span<const Token> prompt, std::span<Sequence> sequences, const Progress& progress) const;
-  Result<bool> read_prefill(std::span<const Token> prompt, std::span<Sequence> sequences, const Progress& progress) const;
+  Result<bool> read_prefill(PrefillFileReader& file, std::span<const Token> prompt, std::span<Sequence> sequences,
+                            const Progress& progress) const;
   PrefillOrigin origin_of(std::span<const Token> prompt) const;
 
   // Steps to the end, polling the cancel flag. On error the caches are of no more use.

@@ -15,6 +15,13 @@ std::vector<SequenceCache*> caches_of(std::span<Sequence> sequences) {
   return caches;
 }
 
+// The last queries that some cache chooses its rows by.
+int widest_window(std::span<SequenceCache* const> caches) {
+  int window = 0;
+  for (const SequenceCache* cache : caches) window = std::max(window, cache->score_need().window);
+  return window;
+}
+
 // A prefill on its way to disk. The first failure ends the keeping, never the prefill.
 class Keeping {
  public:
@@ -72,8 +79,8 @@ Result<std::vector<Sequence>> Engine::prefill(std::span<const Token> prompt, std
   KV_TRY(impl_->check_tokens(prompt));
   KV_TRY(impl_->check_specs(specs, prompt.size()));
   KV_ASSIGN(std::vector<Sequence> sequences, impl_->make_sequences(specs));
-  if (impl_->kept != nullptr) {
-    KV_ASSIGN(const bool was_read, impl_->read_prefill(prompt, sequences, progress));
+  if (const std::unique_ptr<PrefillFileReader> file = impl_->open_kept(prompt, sequences); file != nullptr) {
+    KV_ASSIGN(const bool was_read, impl_->read_prefill(*file, prompt, sequences, progress));
     if (was_read) return sequences;
     sequences.clear();  // before the new ones: they may not fit the byte cap together
     KV_ASSIGN(sequences, impl_->make_sequences(specs));
@@ -90,9 +97,7 @@ Status Engine::Impl::compute_prefill(std::span<const Token> prompt, std::span<Se
                                      const Progress& progress) const {
   const double begin = Clock::real().seconds();
   const std::vector<SequenceCache*> caches = caches_of(sequences);
-  int queries = KeptPrefills::kQueries;
-  for (const SequenceCache* cache : caches) queries = std::max(queries, cache->score_need().window);
-  queries = std::min(queries, static_cast<int>(prompt.size()));
+  const int queries = std::min(std::max(KeptPrefills::kQueries, widest_window(caches)), static_cast<int>(prompt.size()));
 
   Keeping keeping(kept, kept == nullptr ? PrefillOrigin() : origin_of(prompt), queries);
   Prefill::Options prefill_options;
@@ -115,17 +120,19 @@ Status Engine::Impl::compute_prefill(std::span<const Token> prompt, std::span<Se
   return {};
 }
 
-Result<bool> Engine::Impl::read_prefill(std::span<const Token> prompt, std::span<Sequence> sequences,
+std::unique_ptr<PrefillFileReader> Engine::Impl::open_kept(std::span<const Token> prompt, std::span<Sequence> sequences) const {
+  return kept == nullptr ? nullptr : kept->open(origin_of(prompt), widest_window(caches_of(sequences)));
+}
+
+Result<bool> Engine::Impl::read_prefill(PrefillFileReader& file, std::span<const Token> prompt, std::span<Sequence> sequences,
                                         const Progress& progress) const {
   const std::vector<SequenceCache*> caches = caches_of(sequences);
   LayerSealing sealing(caches, options.threads);
-  const std::unique_ptr<PrefillFileReader> file = kept->open(origin_of(prompt), sealing.need().window);
-  if (file == nullptr) return false;
   const PrefillFileReader::Wanted wanted = {
       .key_pre = sealing.wants_pre_rope_keys(), .queries = sealing.need().window > 0, .column_sums = sealing.need().column_sums};
   for (int layer = 0; layer < shape().layer_count(); ++layer) {
     if (is_cancelled()) return cancelled("interrupted");
-    const Result<ExactLayer> exact = file->read_layer(layer, wanted);
+    const Result<ExactLayer> exact = file.read_layer(layer, wanted);
     if (!exact.ok()) {
       kept->refuse(exact.status());
       return false;
@@ -133,7 +140,7 @@ Result<bool> Engine::Impl::read_prefill(std::span<const Token> prompt, std::span
     KV_TRY(sealing.seal(layer, shape().layers[static_cast<std::size_t>(layer)], *exact));
     if (progress) progress(static_cast<double>(layer + 1) / shape().layer_count());
   }
-  const Result<MatView<const float>> hidden = file->read_hidden();
+  const Result<MatView<const float>> hidden = file.read_hidden();
   if (!hidden.ok()) {
     kept->refuse(hidden.status());
     return false;
@@ -143,7 +150,7 @@ Result<bool> Engine::Impl::read_prefill(std::span<const Token> prompt, std::span
   KV_TRY(transformer->logits(*hidden, {logits.data(), 1, logits.size()}));
   for (std::size_t i = 0; i < sequences.size(); ++i) {
     sequences[i].logits = logits;
-    sequences[i].prefill_s = file->prefill_seconds();
+    sequences[i].prefill_s = file.prefill_seconds();
     sequences[i].compress_s = sealing.seconds(static_cast<int>(i));
     sequences[i].prefill_read = true;
   }
