@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "report/evidence.h"
+#include "report/rows.h"
 
 namespace kvartet {
 namespace {
@@ -33,8 +34,6 @@ std::string form_of(const StoredResults& results) {
       "and bytes counted from allocations; where that differs from the paper's own runs, so may the outcome.",
       question);
 }
-
-nlohmann::json or_null(const std::optional<double>& x) { return x ? nlohmann::json(*x) : nlohmann::json(nullptr); }
 
 }  // namespace
 
@@ -70,8 +69,8 @@ nlohmann::json claims_json(std::span<const StudyClaims> studies) {
                      {"rule", row.rule},
                      {"result", claim_result_name(row.result)},
                      {"figure", row.figure},
-                     {"low", or_null(row.low)},
-                     {"high", or_null(row.high)},
+                     {"low", optional_json(row.low)},
+                     {"high", optional_json(row.high)},
                      {"n", row.n},
                      {"reason", row.reason}});
     }

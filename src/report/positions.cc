@@ -35,8 +35,6 @@ std::optional<double> mean_of(const std::vector<double>& x, double scale) {
   return scale * sum / static_cast<double>(x.size());
 }
 
-nlohmann::json value_json(const std::optional<double>& x) { return x ? nlohmann::json(*x) : nlohmann::json(nullptr); }
-
 }  // namespace
 
 std::vector<PositionRow> position_rows(const StoredResults& results) {
@@ -88,17 +86,17 @@ nlohmann::json positions_json(std::span<const PositionRow> rows) {
                    {"context", r.context},
                    {"spec", r.spec},
                    {"n", r.n},
-                   {"score_seen", value_json(r.score_seen)},
-                   {"score_unseen", value_json(r.score.mean)},
-                   {"difference", value_json(r.score.difference)},
-                   {"low", value_json(r.score.low)},
-                   {"high", value_json(r.score.high)},
+                   {"score_seen", optional_json(r.score_seen)},
+                   {"score_unseen", optional_json(r.score.mean)},
+                   {"difference", optional_json(r.score.difference)},
+                   {"low", optional_json(r.score.low)},
+                   {"high", optional_json(r.score.high)},
                    {"verdict", verdict_name(r.score.verdict)},
-                   {"likelihood_seen", value_json(r.likelihood_seen)},
-                   {"likelihood_unseen", value_json(r.likelihood.mean)},
-                   {"likelihood_difference", value_json(r.likelihood.difference)},
-                   {"likelihood_low", value_json(r.likelihood.low)},
-                   {"likelihood_high", value_json(r.likelihood.high)},
+                   {"likelihood_seen", optional_json(r.likelihood_seen)},
+                   {"likelihood_unseen", optional_json(r.likelihood.mean)},
+                   {"likelihood_difference", optional_json(r.likelihood.difference)},
+                   {"likelihood_low", optional_json(r.likelihood.low)},
+                   {"likelihood_high", optional_json(r.likelihood.high)},
                    {"likelihood_verdict", verdict_name(r.likelihood.verdict)}});
   }
   return out;

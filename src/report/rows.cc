@@ -94,8 +94,6 @@ void fill_answer_spreads(ReportRow& row, const std::vector<const Outcome*>& done
   row.gaps = gap_spread(gaps);
 }
 
-nlohmann::json optional_json(const std::optional<double>& x) { return x ? nlohmann::json(*x) : nlohmann::json(nullptr); }
-
 nlohmann::json gap_json(const std::optional<GapSpread>& gaps, double GapSpread::* field) {
   return gaps ? nlohmann::json((*gaps).*field) : nlohmann::json(nullptr);
 }
@@ -190,6 +188,8 @@ nlohmann::json row_json(const ReportRow& r) {
 }
 
 }  // namespace
+
+nlohmann::json optional_json(const std::optional<double>& x) { return x ? nlohmann::json(*x) : nlohmann::json(nullptr); }
 
 Measured measured_from(std::span<const double> values, std::span<const double> differences, bool compared, ScoreKind kind,
                        double scale, double margin) {

@@ -91,6 +91,8 @@ ShownTimes shown_times(const ReportRow& row);
 std::vector<ReportRow> report_rows(const StoredResults& results, const std::string& full_spec = "full");
 
 // {"rows": [...], "runs": [...], "positions": [...], "caveats": [...]}: DESIGN 6, docs/formats/results.md.
+// A number, or null where there is none.
+nlohmann::json optional_json(const std::optional<double>& x);
 nlohmann::json report_json(const StoredResults& results, std::span<const ReportRow> rows);
 
 std::string cell_name(const Cell& cell);  // "needle at 2048 tokens", "needle at 2048 tokens, question unseen"

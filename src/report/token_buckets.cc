@@ -62,7 +62,7 @@ nlohmann::json token_buckets_json(const StoredResults& results) {
                      {"n", r.n},
                      {"prompt_tokens", r.prompt_tokens},
                      {"ttft_s", r.ttft_s},
-                     {"decode_tokens_per_s", r.decode_tokens_per_s ? nlohmann::json(*r.decode_tokens_per_s) : nlohmann::json()},
+                     {"decode_tokens_per_s", optional_json(r.decode_tokens_per_s)},
                      {"shared", r.shared},
                      {"compression_ratio", r.compression_ratio},
                      {"end_compression_ratio", r.end_compression_ratio},
