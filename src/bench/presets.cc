@@ -6,6 +6,8 @@
 #include <cmath>
 #include <iterator>
 
+#include "cache/spec_list.h"
+
 namespace kvartet {
 namespace {
 
@@ -143,14 +145,13 @@ Result<PresetSpecs> preset_specs(const Preset& preset, const ModelShape& shape) 
         refusal = fits.message();
         continue;
       }
-      const bool twice = std::ranges::any_of(out.specs, [&](const CacheSpec& s) { return s.canonical == spec.canonical; });
-      if (twice) {
+      const std::string canonical = spec.canonical;
+      if (!add_once(&out.specs, std::move(spec))) {
         out.notes.push_back(
-            fmt::format("{} is the same as an earlier cache on this model ({}); it runs once.", cache.name, spec.canonical));
+            fmt::format("{} is the same as an earlier cache on this model ({}); it runs once.", cache.name, canonical));
       } else {
-        if (!refusal.empty()) out.notes.push_back(fmt::format("{} runs as {}: {}.", cache.name, spec.canonical, refusal));
-        if (cache.most_new_tokens > 0) out.caps[spec.canonical] = cache.most_new_tokens;
-        out.specs.push_back(std::move(spec));
+        if (!refusal.empty()) out.notes.push_back(fmt::format("{} runs as {}: {}.", cache.name, canonical, refusal));
+        if (cache.most_new_tokens > 0) out.caps[canonical] = cache.most_new_tokens;
       }
       found = true;
       break;

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "bench/fidelity.h"
+#include "cache/spec_list.h"
 #include "engine/prompt.h"
 #include "model/key_bias.h"
 #include "model/model_facts.h"
@@ -166,8 +167,7 @@ std::vector<CacheSpec> safer_specs(const CacheSpec& spec, const ModelShape& shap
     if (text.empty()) continue;
     Result<CacheSpec> candidate = parse_spec(text);
     if (!candidate.ok() || !check_spec(*candidate, shape).ok() || candidate->canonical == spec.canonical) continue;
-    const auto same = [&](const CacheSpec& s) { return s.canonical == candidate->canonical; };
-    if (std::none_of(safer.begin(), safer.end(), same)) safer.push_back(std::move(*candidate));
+    add_once(&safer, std::move(*candidate));
   }
   return safer;
 }
@@ -194,10 +194,7 @@ Result<std::vector<SelfCheck>> self_check(Engine& engine, std::span<const CacheS
     if (verdict_of(checks[i]) != SelfCheckVerdict::kPoor) continue;
     checks[i].cause = usual_cause(specs[i], engine.shape(), suspects);
     safer[i] = safer_specs(specs[i], engine.shape(), suspects);
-    for (const CacheSpec& s : safer[i]) {
-      const auto same = [&](const CacheSpec& known) { return known.canonical == s.canonical; };
-      if (std::none_of(second_round.begin(), second_round.end(), same)) second_round.push_back(s);
-    }
+    for (const CacheSpec& s : safer[i]) add_once(&second_round, s);
   }
   if (second_round.empty()) return checks;
   KV_ASSIGN(const FidelityReport second, measure_fidelity(engine, probe.text, probe.request, second_round, progress));

@@ -15,6 +15,7 @@
 #include "bench/runner/solo.h"
 #include "bench/runner/solo_child.h"
 #include "bench/tasks/task.h"
+#include "cache/spec_list.h"
 #include "cli/auto_spec.h"
 #include "cli/auto_tasks.h"
 #include "cli/command.h"
@@ -211,12 +212,19 @@ Result<Work> plan_work(const BenchFlags& flags, const Preset* preset, const Aske
 std::vector<CacheSpec> all_specs(std::span<const CacheSpec> named, std::span<const TaskCaches> chosen) {
   std::vector<CacheSpec> all(named.begin(), named.end());
   for (const TaskCaches& of_task : chosen) {
-    for (const CacheSpec& spec : of_task.specs) {
-      const auto same = [&](const CacheSpec& s) { return s.canonical == spec.canonical; };
-      if (std::none_of(all.begin(), all.end(), same)) all.push_back(spec);
-    }
+    for (const CacheSpec& spec : of_task.specs) add_once(&all, spec);
   }
   return all;
+}
+
+void print_plan_notes(std::span<const PlannedTask> plan) {
+  for (const PlannedTask& task : plan) {
+    for (const SkippedLine& line : task.skipped) print_note(fmt::format("{}: {}; left out", line.where(), line.reason));
+    if (!task.skipped.empty()) {
+      print_note(fmt::format("{}: {} records used, {} lines left out", task.task, task.samples.size(), task.skipped.size()));
+    }
+    if (!task.note.empty()) print_note(task.note);
+  }
 }
 
 Result<const Preset*> chosen_preset(const BenchFlags& flags) {
@@ -301,6 +309,21 @@ Result<SoloSummary> bench_solo(const BenchFlags& flags, const SoloSettings& sett
   return summary;
 }
 
+// What the command ends with when everything is stored and printed.
+Status ending(const BenchmarkSummary& summary, const SoloSummary& solo, const std::string& folder) {
+  if (summary.cancelled || solo.cancelled)
+    return cancelled(fmt::format("interrupted; what was finished is in {}, and the same command goes on from there", folder));
+  if (summary.outcomes_failed > 0) {
+    return internal_error(fmt::format(
+        "{} answers failed, for the reasons given with the table; the same command tries them again", summary.outcomes_failed));
+  }
+  if (solo.failed > 0) {
+    return internal_error(fmt::format(
+        "{} runs of a cache alone failed, for the reasons given with the table; the same command tries them again", solo.failed));
+  }
+  return {};
+}
+
 Status bench(BenchFlags& flags) {
   KV_ASSIGN(const Preset* preset, chosen_preset(flags));
   if (preset != nullptr) flags.request.form = preset->form;
@@ -313,25 +336,14 @@ Status bench(BenchFlags& flags) {
   for (const std::string& task : flags.request.tasks) KV_TRY(make_task(task, flags.request.metric).status());
   flags.request.question_positions = asked_positions(flags.question_positions);
   FileSystem& files = FileSystem::real();
-  EngineOptions options;
-  KV_ASSIGN(options.model_path, resolve_model(flags.model.model));
-  options.threads = resolved_threads(flags.model);
-  options.fast_tier_bytes = flags.model.fast_tier_bytes;
-  options.tier_directory = flags.model.tier_directory;
-  options.cancel = &interrupted();
+  KV_ASSIGN(const EngineOptions options, engine_options(flags.model));
   const double opening = Clock::real().seconds();
   KV_ASSIGN(std::unique_ptr<Engine> engine, Engine::open(options));
   const double open_s = Clock::real().seconds() - opening;
   KV_ASSIGN(const Work work, plan_work(flags, preset, asked, *engine));
   const std::vector<CacheSpec>& specs = work.specs;
   const std::vector<PlannedTask>& plan = work.plan;
-  for (const PlannedTask& task : plan) {
-    for (const SkippedLine& line : task.skipped) print_note(fmt::format("{}: {}; left out", line.where(), line.reason));
-    if (!task.skipped.empty()) {
-      print_note(fmt::format("{}: {} records used, {} lines left out", task.task, task.samples.size(), task.skipped.size()));
-    }
-    if (!task.note.empty()) print_note(task.note);
-  }
+  print_plan_notes(plan);
   std::vector<TaskCaches> caches;
   AutoSite site;
   site.model = flags.model.model;
@@ -374,16 +386,7 @@ Status bench(BenchFlags& flags) {
     print_note(
         fmt::format("{} samples were in {} already; {} were run now", summary.samples_resumed, flags.out, summary.samples_run));
   const Status keeping = kept == nullptr ? Status() : report_keeping(*kept, *flags.keep_prefill);
-  if (summary.cancelled || solo.cancelled)
-    return cancelled(fmt::format("interrupted; what was finished is in {}, and the same command goes on from there", flags.out));
-  if (summary.outcomes_failed > 0) {
-    return internal_error(fmt::format(
-        "{} answers failed, for the reasons given with the table; the same command tries them again", summary.outcomes_failed));
-  }
-  if (solo.failed > 0) {
-    return internal_error(fmt::format(
-        "{} runs of a cache alone failed, for the reasons given with the table; the same command tries them again", solo.failed));
-  }
+  KV_TRY(ending(summary, solo, flags.out));
   return keeping;
 }
 

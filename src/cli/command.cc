@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "cache/spec_list.h"
 #include "core/clock.h"
 #include "core/parallel_for.h"
 
@@ -57,6 +58,16 @@ void add_model_flags(CLI::App* command, ModelFlags* flags) {
 }
 
 int resolved_threads(const ModelFlags& flags) { return flags.threads > 0 ? flags.threads : physical_cores(); }
+
+Result<EngineOptions> engine_options(const ModelFlags& flags) {
+  EngineOptions options;
+  KV_ASSIGN(options.model_path, resolve_model(flags.model));
+  options.threads = resolved_threads(flags);
+  options.fast_tier_bytes = flags.fast_tier_bytes;
+  options.tier_directory = flags.tier_directory;
+  options.cancel = &interrupted();
+  return options;
+}
 
 namespace {
 
@@ -106,12 +117,8 @@ std::string models_directory() {
 Result<std::vector<CacheSpec>> parse_specs(const std::vector<std::string>& texts) {
   std::vector<CacheSpec> specs;
   for (const std::string& text : texts) {
-    KV_ASSIGN(CacheSpec spec, parse_spec(text));
-    for (const CacheSpec& earlier : specs) {
-      if (earlier.canonical == spec.canonical)
-        return usage_error(fmt::format("--kv {} is given twice; leave one out", spec.canonical));
-    }
-    specs.push_back(std::move(spec));
+    KV_ASSIGN(const CacheSpec spec, parse_spec(text));
+    if (!add_once(&specs, spec)) return usage_error(fmt::format("--kv {} is given twice; leave one out", spec.canonical));
   }
   return specs;
 }

@@ -14,6 +14,7 @@
 #include "core/arena.h"
 #include "core/bytes.h"
 #include "core/status.h"
+#include "engine/engine.h"
 
 namespace kvartet {
 
@@ -29,6 +30,8 @@ struct ModelFlags {
 };
 void add_model_flags(CLI::App* command, ModelFlags* flags);
 int resolved_threads(const ModelFlags& flags);
+// What these flags mean to the engine, Ctrl-C included. As resolve_model.
+Result<EngineOptions> engine_options(const ModelFlags& flags);
 
 // A whole number of at least this, for flags that hold an int.
 CLI::Range at_least(int least);

@@ -26,12 +26,7 @@ struct FidelityFlags {
 Status fidelity(const FidelityFlags& flags) {
   KV_ASSIGN(std::vector<CacheSpec> specs, parse_specs(flags.kv));
   KV_ASSIGN(std::string text, FileSystem::real().read_file(flags.file));
-  EngineOptions options;
-  KV_ASSIGN(options.model_path, resolve_model(flags.model.model));
-  options.threads = resolved_threads(flags.model);
-  options.fast_tier_bytes = flags.model.fast_tier_bytes;
-  options.tier_directory = flags.model.tier_directory;
-  options.cancel = &interrupted();
+  KV_ASSIGN(EngineOptions options, engine_options(flags.model));
   options.bf16_copy = true;  // activation rounding of low-bit products would drown q8_0 (DESIGN 6)
   KV_ASSIGN(std::unique_ptr<Engine> engine, Engine::open(options));
   KV_ASSIGN(std::vector<Token> tokens, build_prompt(engine->vocabulary(), PromptForm::kRaw, {text, ""}));

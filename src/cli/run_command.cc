@@ -206,12 +206,7 @@ Status run(const RunFlags& flags) {
     KV_ASSIGN(specs, parse_specs({flags.kv}));
   }
   KV_ASSIGN(std::string text, prompt_text(flags));
-  EngineOptions options;
-  KV_ASSIGN(options.model_path, resolve_model(flags.model.model));
-  options.threads = resolved_threads(flags.model);
-  options.fast_tier_bytes = flags.model.fast_tier_bytes;
-  options.tier_directory = flags.model.tier_directory;
-  options.cancel = &interrupted();
+  KV_ASSIGN(const EngineOptions options, engine_options(flags.model));
   KV_ASSIGN(std::unique_ptr<Engine> engine, Engine::open(options));
 
   double begin = Clock::real().seconds();
