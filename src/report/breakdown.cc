@@ -4,6 +4,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <tuple>
 
 namespace kvartet {
@@ -31,9 +32,10 @@ std::vector<DepthRow> depth_rows(const StoredResults& results, const std::string
   for (const SampleRecord& s : results.samples) {
     if (const std::optional<int> bin = bin_of(s.depths_json)) bins[s.key] = *bin;
   }
+  const std::set<SampleKey> decided = samples_decided_by_prefill(results);
   std::map<SampleKey, const Outcome*> full;
   for (const Outcome& o : results.outcomes) {
-    if (o.spec == full_spec && !o.failed()) full[o.key] = &o;
+    if (o.spec == full_spec && !o.failed() && !decided.contains(o.key)) full[o.key] = &o;
   }
   using RowKey = std::pair<Cell, std::string>;  // and the cache
   std::vector<RowKey> order;

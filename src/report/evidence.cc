@@ -8,6 +8,8 @@
 #include <limits>
 #include <set>
 
+#include "report/rows.h"
+
 namespace kvartet {
 namespace {
 
@@ -72,7 +74,9 @@ Evidence::Evidence(const StoredResults& results) : results_(results) {
   const QuestionPosition position = claimed_position(results);
   for (const StoredTask& task : results.tasks) metric_of_[task.task] = task.metric;
   for (const SampleRecord& sample : results.samples) prompt_tokens_[sample.key] = sample.prompt_tokens;
+  const std::set<SampleKey> decided = samples_decided_by_prefill(results);
   for (const Outcome& outcome : results.outcomes) {
+    if (decided.contains(outcome.key)) continue;
     if (!outcome.failed() && outcome.key.position == position) by_spec_[outcome.spec][outcome.key] = &outcome;
   }
 }

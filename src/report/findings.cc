@@ -197,13 +197,14 @@ const char* loss_name(Loss loss) {
 std::vector<WorkloadFinding> find_answers(const StoredResults& results, std::span<const ReportRow> rows) {
   std::map<std::string, std::string> metric_of;
   for (const StoredTask& t : results.tasks) metric_of[t.task] = t.metric;
+  const std::set<SampleKey> decided = samples_decided_by_prefill(results);
   Reference full;
   using Kind = std::pair<Workload, QuestionPosition>;
   std::map<Kind, std::map<std::string, std::vector<const Outcome*>>> done;
   for (const Outcome& o : results.outcomes) {
     if (o.failed()) continue;
     done[{workload_of(metric_of[o.key.task]), o.key.position}][o.spec].push_back(&o);
-    if (o.spec == kReferenceSpec) full[o.key] = &o;
+    if (o.spec == kReferenceSpec && !decided.contains(o.key)) full[o.key] = &o;
   }
   std::map<Cell, const ReportRow*> full_rows;
   std::map<Kind, std::vector<const ReportRow*>> tables;

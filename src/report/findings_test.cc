@@ -160,6 +160,41 @@ TEST(Findings, PositionsOfTheQuestionAreAnsweredApart) {
 }
 
 // Runs alone exist at 2,048 tokens only: they give the factors, and no shared time of the other table mixes in.
+// The first token of an answer comes from the exact prompt pass: with answers of one token no cache can be told from `full`, so
+// none may be recommended by them. Asked later, the same answers count.
+TEST(Findings, AnswersOfOneTokenDecideOnlyWhereTheQuestionWasUnseen) {
+  StoredResults r = made_results(20);
+  for (SampleRecord& s : r.samples) s.gold_tokens = 1;
+  add_unseen(r);
+  const std::vector<ReportRow> rows = report_rows(r);
+  for (const ReportRow& row : rows) {
+    const bool counts = row.position == QuestionPosition::kUnseen && row.spec != "full";
+    EXPECT_EQ(row.paired, counts ? 20 : 0) << cell_name(row.cell()) << row.spec;
+    EXPECT_EQ(row.score.difference.has_value(), counts);
+    EXPECT_EQ(row.likelihood.difference.has_value(), counts);
+    EXPECT_TRUE(row.score.mean.has_value());
+  }
+  const std::vector<WorkloadFinding> findings = find_answers(r, rows);
+  ASSERT_EQ(findings.size(), 2U);
+  EXPECT_FALSE(findings[0].best.has_value());
+  for (const CacheFinding& c : findings[0].caches)
+    EXPECT_EQ(c.loss, c.spec == "full" ? Loss::kReference : Loss::kUndecided) << c.spec;
+  ASSERT_TRUE(findings[1].best.has_value());
+  EXPECT_EQ(findings[1].caches[*findings[1].best].spec, kFour);
+  for (const DepthRow& depth : depth_rows(r)) {
+    for (const DepthBin& bin : depth.bins)
+      if (depth.cell.position == QuestionPosition::kSeen) EXPECT_FALSE(bin.likelihood.difference.has_value());
+  }
+  const std::vector<std::string> caveats = report_caveats(r, rows);
+  EXPECT_EQ(
+      std::ranges::count_if(
+          caveats, [](const std::string& c) { return c.find("20 of 20 reference answers are one token") != std::string::npos; }),
+      2);
+
+  r.samples[0].gold_tokens = 2;  // one of the 40 that were seen
+  EXPECT_EQ(report_rows(r)[1].paired, 1);
+}
+
 TEST(Findings, CostsComeFromRunsAloneWhereThereAreAny) {
   StoredResults results = made_results(10);
   for (Outcome& o : results.outcomes) o.shared = true;

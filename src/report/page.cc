@@ -59,6 +59,25 @@ void write_header(Html& out, const StoredResults& results, const std::string& ti
   out.close();
 }
 
+// One entry for each task, with its lengths as links: a study has dozens of tables.
+void write_table_links(Html& out, const PageContext& page) {
+  std::vector<std::string> tasks;
+  for (const PageTable& t : page.tables)
+    if (std::ranges::find(tasks, t.task) == tasks.end()) tasks.push_back(t.task);
+  for (const std::string& task : tasks) {
+    out.open("li").text(task + ": ");
+    for (const PageTable& t : page.tables) {
+      if (t.task != task) continue;
+      const std::string length = grouped(t.context);
+      const std::string suffix = question_suffix(t.position);
+      out.element("a", length + suffix,
+                  {{"href", "#" + t.id}, {"aria-label", fmt::format("{}, {} tokens{}", task, length, suffix)}})
+          .text(" ");
+    }
+    out.close();
+  }
+}
+
 void write_contents(Html& out, const PageContext& page, bool depth, bool claims) {
   out.open("nav", {{"aria-label", "Contents"}}).open("ul");
   const auto link = [&](const std::string& id, const std::string& text) {
@@ -66,8 +85,7 @@ void write_contents(Html& out, const PageContext& page, bool depth, bool claims)
   };
   link("answers", "Short answer");
   if (claims) link("claims", "Claims of the papers");
-  for (const PageTable& t : page.tables)
-    link(t.id, fmt::format("{}, {}{}", t.task, grouped(t.context), question_suffix(t.position)));
+  write_table_links(out, page);
   link("contexts", "By length");
   if (depth) link("depths", "By depth");
   link("run", "What was run");

@@ -143,6 +143,16 @@ TEST(Page, TablesHaveCaptionsAndHeadedRowsAndPicturesHaveNames) {
     EXPECT_TRUE(ids.contains(e.attributes.at("href").substr(1))) << e.attributes.at("href");
 }
 
+TEST(Page, ContentsNameEachTaskOnceWithItsLengths) {
+  StoredResults r = made_results(4);
+  add_unseen(r);
+  const std::string html = page_of(r);
+  const std::string contents = html.substr(html.find("<nav"), html.find("</nav>") - html.find("<nav"));
+  EXPECT_EQ(contents.find("needle: "), contents.rfind("needle: "));
+  for (const char* label : {"needle, 2,048 tokens", "needle, 4,096 tokens, question unseen"})
+    EXPECT_NE(contents.find(fmt::format("aria-label=\"{}\"", label)), std::string::npos) << contents;
+}
+
 TEST(Page, ShowsTheNumbersOfTheRows) {
   const StoredResults results = made_results(10);
   const std::vector<ReportRow> rows = report_rows(results);

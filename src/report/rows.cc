@@ -187,6 +187,32 @@ nlohmann::json row_json(const ReportRow& r) {
   };
 }
 
+void add_prompt_caveats(const StoredResults& results, std::vector<std::string>& out) {
+  struct Counts {
+    int all = 0;
+    int truncated = 0;
+    int decided = 0;
+  };
+  std::map<Cell, Counts> cells;
+  for (const SampleRecord& s : results.samples) {
+    Counts& counts = cells[s.key.cell()];
+    ++counts.all;
+    if (s.dropped_tokens > 0) ++counts.truncated;
+    if (s.decided_by_prefill()) ++counts.decided;
+  }
+  for (const auto& [cell, counts] : cells) {
+    if (counts.truncated > 0)
+      out.push_back(
+          fmt::format("{}: {} of {} prompts were longer and lost their middle.", cell_name(cell), counts.truncated, counts.all));
+    if (counts.decided > 0)
+      out.push_back(fmt::format(
+          "{}: {} of {} reference answers are one token, which the exact pass over the prompt predicts before any cache acts: "
+          "they tell no cache from another and are left out of the differences; '--question-position unseen' asks through the "
+          "cache.",
+          cell_name(cell), counts.decided, counts.all));
+  }
+}
+
 }  // namespace
 
 nlohmann::json optional_json(const std::optional<double>& x) { return x ? nlohmann::json(*x) : nlohmann::json(nullptr); }
@@ -207,6 +233,13 @@ Measured measured_from(std::span<const double> values, std::span<const double> d
   return out;
 }
 
+std::set<SampleKey> samples_decided_by_prefill(const StoredResults& results) {
+  std::set<SampleKey> out;
+  for (const SampleRecord& s : results.samples)
+    if (s.decided_by_prefill()) out.insert(s.key);
+  return out;
+}
+
 std::vector<ReportRow> report_rows(const StoredResults& results, const std::string& full_spec) {
   std::map<std::string, std::string> metric_of;
   for (const StoredTask& t : results.tasks) metric_of[t.task] = t.metric;
@@ -215,6 +248,7 @@ std::vector<ReportRow> report_rows(const StoredResults& results, const std::stri
 
   const std::map<std::pair<Cell, std::string>, SoloFigures> solo = solo_figures(results);
 
+  const std::set<SampleKey> decided = samples_decided_by_prefill(results);
   std::map<Cell, BySample> full;
   std::vector<std::pair<Cell, std::string>> order;  // as first met
   std::map<std::pair<Cell, std::string>, std::vector<const Outcome*>> outcomes;
@@ -222,7 +256,7 @@ std::vector<ReportRow> report_rows(const StoredResults& results, const std::stri
     auto& list = outcomes[{o.key.cell(), o.spec}];
     if (list.empty()) order.emplace_back(o.key.cell(), o.spec);
     list.push_back(&o);
-    if (o.spec == full_spec && !o.failed()) full[o.key.cell()][o.key.sample] = &o;
+    if (o.spec == full_spec && !o.failed() && !decided.contains(o.key)) full[o.key.cell()][o.key.sample] = &o;
   }
 
   std::vector<ReportRow> rows;
@@ -303,17 +337,7 @@ std::vector<std::string> report_caveats(const StoredResults& results, std::span<
     out.push_back(fmt::format("{} through {}: {} of {} samples failed; the first: {}", cell_name(r.cell()), r.spec, r.failed,
                               r.failed + r.n, r.first_error));
   }
-  std::map<Cell, std::pair<int, int>> cut;  // samples, of which truncated
-  for (const SampleRecord& s : results.samples) {
-    auto& [all, truncated] = cut[s.key.cell()];
-    ++all;
-    if (s.dropped_tokens > 0) ++truncated;
-  }
-  for (const auto& [cell, counts] : cut) {
-    if (counts.second == 0) continue;
-    out.push_back(
-        fmt::format("{}: {} of {} prompts were longer and lost their middle.", cell_name(cell), counts.second, counts.first));
-  }
+  add_prompt_caveats(results, out);
   return out;
 }
 

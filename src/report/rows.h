@@ -4,6 +4,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -94,6 +95,9 @@ std::vector<ReportRow> report_rows(const StoredResults& results, const std::stri
 // A number, or null where there is none.
 nlohmann::json optional_json(const std::optional<double>& x);
 nlohmann::json report_json(const StoredResults& results, std::span<const ReportRow> rows);
+
+// Samples whose answer no cache can change: they are shown, but no difference to `full` is taken over them.
+std::set<SampleKey> samples_decided_by_prefill(const StoredResults& results);
 
 std::string cell_name(const Cell& cell);  // "needle at 2048 tokens", "needle at 2048 tokens, question unseen"
 

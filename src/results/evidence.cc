@@ -88,12 +88,13 @@ Result<std::vector<EvidenceCell>> Store::evidence() {
                                "SELECT task, context, sample, {0} AS position, spec, gold_log_likelihood, score FROM outcomes "
                                "WHERE error = '' ORDER BY task, context, position, sample, spec",
                                position)));
-  // The same prompt for both positions of its question.
-  KV_ASSIGN(Statement length,
-            database_.prepare("SELECT prompt_tokens FROM samples WHERE task = ? AND context = ? AND sample = ?"));
+  // The same prompt and answer for both positions of the question.
+  KV_ASSIGN(Statement record_of,
+            database_.prepare("SELECT prompt_tokens, gold_tokens FROM samples WHERE task = ? AND context = ? AND sample = ?"));
   std::map<CellKey, Tally> tallies;
   SampleKey sample;
   int prompt_tokens = 0;
+  bool decided = false;  // this sample's answer, by the prefill
   std::vector<Seen> seen;
   for (;;) {
     KV_ASSIGN(const bool more, row.step());
@@ -103,9 +104,14 @@ Result<std::vector<EvidenceCell>> Store::evidence() {
       tally_sample(sample.cell(), prompt_tokens, seen, &tallies);
       seen.clear();
       sample = std::move(next);
-      length.reset();
-      KV_ASSIGN(const bool known, length.bind(sample.task).bind(sample.context).bind(sample.sample).step());
-      prompt_tokens = known ? static_cast<int>(length.integer()) : sample.context;
+      record_of.reset();
+      KV_ASSIGN(const bool known, record_of.bind(sample.task).bind(sample.context).bind(sample.sample).step());
+      SampleRecord record;
+      record.key = sample;
+      record.prompt_tokens = known ? static_cast<int>(record_of.integer()) : sample.context;
+      record.gold_tokens = known ? static_cast<int>(record_of.integer()) : 0;
+      prompt_tokens = record.prompt_tokens;
+      decided = record.decided_by_prefill();
     }
     Seen one;
     one.spec = row.text();
@@ -118,7 +124,7 @@ Result<std::vector<EvidenceCell>> Store::evidence() {
       return bad_input(fmt::format("The results in {} are damaged: the figures of sample {} of {} through {} cannot be.",
                                    directory_, sample.sample, sample.task, one.spec));
     }
-    seen.push_back(std::move(one));
+    if (!decided) seen.push_back(std::move(one));
   }
   tally_sample(sample.cell(), prompt_tokens, seen, &tallies);
 

@@ -74,6 +74,10 @@ struct SampleRecord {
   std::string classes_json;  // JSON array of strings, or "null"
   std::string question;      // what was asked, for people; cut at kQuestionBytes. Empty in stores of format 1
   std::string depths_json;   // JSON array: where in the document the facts stand, 0 first .. 1 last; "" when unknown
+
+  // The first token of an answer is predicted by the exact pass over the prompt, before any cache has changed a row. A reference
+  // of one token is then the same through every cache: it says nothing about them. A question asked later goes through the cache.
+  bool decided_by_prefill() const { return gold_tokens == 1 && key.position == QuestionPosition::kSeen; }
 };
 
 struct Outcome {

@@ -296,6 +296,23 @@ TEST_F(StoreTest, PositionsOfTheQuestionAreApart) {
   EXPECT_DOUBLE_EQ(cells[1].score.mean, 0.5);
 }
 
+// An answer of one token comes from the exact prompt pass where the question was seen: it is no evidence about a cache.
+TEST_F(StoreTest, AnswersOfOneTokenAreEvidenceOnlyWhereTheQuestionWasUnseen) {
+  Store store = open(run()).value();
+  ASSERT_TRUE(store.add_task("needle", "contains").ok());
+  for (const QuestionPosition position : {QuestionPosition::kSeen, QuestionPosition::kUnseen}) {
+    SampleRecord one = sample(0);
+    one.gold_tokens = 1;
+    one.key.position = position;
+    std::vector<Outcome> done = {outcome(0, "full"), outcome(0, "kivi")};
+    for (Outcome& o : done) o.key = one.key;
+    ASSERT_TRUE(store.finish_sample(one, done).ok());
+  }
+  const std::vector<EvidenceCell> cells = store.evidence().value();
+  ASSERT_EQ(cells.size(), 1U);
+  EXPECT_EQ(cells[0].parameters, "question=unseen");
+}
+
 SoloRun solo_run(const SampleKey& key, const std::string& spec, int repeat) {
   SoloRun s;
   s.key = key;

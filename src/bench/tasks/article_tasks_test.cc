@@ -86,5 +86,21 @@ TEST_F(FewshotTask, ExamplesCarryOneLabelPerKindAndEveryClassComesEquallyOften) 
   EXPECT_EQ(samples("fewshot:classes=3", 400, 1)[0].all_classes.size(), 3U);
 }
 
+// The first word of an answer must not decide: its first token comes from the exact prompt pass, whatever the cache.
+TEST_F(FewshotTask, LabelsShareTheirFirstWordInPairs) {
+  for (const char* spec : {"fewshot", "fewshot:classes=2", "fewshot:classes=4"}) {
+    for (const Sample& s : samples(spec, 400, 4)) {
+      std::map<std::string, std::set<std::string>> second_words;
+      for (const std::string& label : s.all_classes) {
+        const std::size_t space = label.find(' ');
+        ASSERT_NE(space, std::string::npos) << label;
+        second_words[label.substr(0, space)].insert(label.substr(space + 1));
+      }
+      EXPECT_EQ(second_words.size(), s.all_classes.size() / 2);
+      for (const auto& [first, words] : second_words) EXPECT_EQ(words.size(), 2U) << first;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace kvartet
