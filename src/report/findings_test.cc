@@ -182,8 +182,8 @@ TEST(Findings, AnswersOfOneTokenDecideOnlyWhereTheQuestionWasUnseen) {
   ASSERT_TRUE(findings[1].best.has_value());
   EXPECT_EQ(findings[1].caches[*findings[1].best].spec, kFour);
   for (const DepthRow& depth : depth_rows(r)) {
-    for (const DepthBin& bin : depth.bins)
-      if (depth.cell.position == QuestionPosition::kSeen) EXPECT_FALSE(bin.likelihood.difference.has_value());
+    if (depth.cell.position != QuestionPosition::kSeen) continue;
+    for (const DepthBin& bin : depth.bins) EXPECT_FALSE(bin.likelihood.difference.has_value());
   }
   const std::vector<std::string> caveats = report_caveats(r, rows);
   EXPECT_EQ(

@@ -1,5 +1,6 @@
 #include "results/store.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -38,7 +39,7 @@ class StoreTest : public ::testing::Test {
   }
   static SampleRecord sample(int i, const std::string& hash = "aa") {
     SampleRecord s;
-    s.key = {"needle", 2048, "n" + std::to_string(i)};
+    s.key = {"needle", 2048, fmt::format("n{}", i)};
     s.ordinal = i;
     s.prompt_hash = hash;
     s.prompt_tokens = 2000;
