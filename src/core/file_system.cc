@@ -319,6 +319,14 @@ class RealFileSystem : public FileSystem {
   }
 };
 
+// Of at most five characters: a file name has 255 bytes at most.
+std::string process_name() {
+  std::string name;
+  for (auto number = static_cast<std::uint32_t>(::getpid()); number > 0; number /= 36)
+    name += "0123456789abcdefghijklmnopqrstuvwxyz"[number % 36];
+  return name;
+}
+
 Status write_and_close(WritableFile& file, std::string_view bytes) {
   KV_TRY(file.append(bytes));
   KV_TRY(file.sync());
@@ -333,7 +341,7 @@ FileSystem& FileSystem::real() {
 }
 
 Status write_file_atomically(FileSystem& fs, const std::string& path, std::string_view bytes) {
-  const std::string unfinished = path + ".tmp";
+  const std::string unfinished = path + ".tmp" + process_name();
   auto file = fs.create(unfinished);
   if (!file.ok()) return std::move(file).status();
   Status status = write_and_close(**file, bytes);

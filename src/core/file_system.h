@@ -79,8 +79,8 @@ class FileSystem {
   virtual Result<std::uint64_t> free_bytes(const std::string& path) = 0;
 };
 
-// Writes to `path`.tmp, syncs, renames: whatever fails or whenever the power goes, readers see the old file or the whole
-// new one. Not for two writers of one path at a time.
+// Writes to `path`.tmp and the process, syncs, renames: whatever fails or whenever the power goes, readers see the old file or
+// the whole new one. Of two processes that write one path at once the later one's stays; not for two threads.
 Status write_file_atomically(FileSystem& fs, const std::string& path, std::string_view bytes);
 
 }  // namespace kvartet

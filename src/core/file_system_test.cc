@@ -2,6 +2,7 @@
 #include "core/file_system.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -9,6 +10,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "core/memory_file_system.h"
 
@@ -157,6 +159,31 @@ TEST_P(FileSystemContract, AtomicWritesReplaceAndLeaveNoTrace) {
   EXPECT_EQ(read("a"), "second");
   EXPECT_EQ(fs_->list(root_).value(), (std::vector<std::string>{"a"}));
   EXPECT_EQ(write_file_atomically(*fs_, in_root("no/a"), "x").code(), Code::kIo);
+}
+
+// Two programs at once: none takes the other's unfinished file away.
+TEST(AtomicWrites, OfSeveralProcessesAllSucceed) {
+  const std::string root = new_folder();
+  ASSERT_FALSE(root.empty());
+  std::vector<pid_t> writers;
+  for (int w = 0; w < 3; ++w) {
+    writers.push_back(fork());
+    if (writers.back() != 0) continue;
+    int failures = 0;
+    for (int i = 0; i < 60; ++i) {
+      if (!write_file_atomically(FileSystem::real(), root + "/a", std::string(5000, static_cast<char>('a' + w))).ok()) ++failures;
+    }
+    _exit(failures);
+  }
+  for (const pid_t writer : writers) {
+    int status = 0;
+    ASSERT_EQ(waitpid(writer, &status, 0), writer);
+    EXPECT_TRUE(WIFEXITED(status));
+    EXPECT_EQ(WEXITSTATUS(status), 0) << "writes that failed";
+  }
+  EXPECT_EQ(FileSystem::real().read_file(root + "/a")->size(), 5000U);
+  EXPECT_EQ(FileSystem::real().list(root)->size(), 1U);
+  std::filesystem::remove_all(root);
 }
 
 TEST_P(FileSystemContract, ARandomAccessFileIsReadAndWrittenAnywhere) {

@@ -7,6 +7,8 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
+#include "core/counted.h"
+#include "engine/unfinished_file.h"
 #include "model/arithmetic.h"
 
 namespace kvartet {
@@ -51,16 +53,20 @@ Result<KeptPrefills::Plan> KeptPrefills::plan(const ModelShape& shape, std::span
 Status KeptPrefills::prepare(const Plan& plan) {
   KV_TRY(files().make_directories(options_.directory));
   if (plan.new_bytes == 0) return {};
-  if (plan.new_bytes > plan.free_bytes) {
+  std::uint64_t free_bytes = plan.free_bytes;
+  if (remove_abandoned(files(), options_.directory) > 0) {
+    KV_ASSIGN(free_bytes, files().free_bytes(options_.directory));
+  }
+  if (plan.new_bytes > free_bytes) {
     return exhausted(
-        fmt::format("keeping the prefills of {} prompts takes {:.0f} MiB, but '{}' has {:.0f} MiB free; free some "
+        fmt::format("keeping the prefills of {} takes {:.0f} MiB, but '{}' has {:.0f} MiB free; free some "
                     "space, choose another folder, or fewer samples",
-                    plan.prompts - plan.there, static_cast<double>(plan.new_bytes) / kMiB, options_.directory,
-                    static_cast<double>(plan.free_bytes) / kMiB));
+                    counted(plan.prompts - plan.there, "prompt"), static_cast<double>(plan.new_bytes) / kMiB, options_.directory,
+                    static_cast<double>(free_bytes) / kMiB));
   }
   // Better now than after the first prompt.
-  const std::string probe = options_.directory + "/probe.unfinished";
-  KV_TRY(files().create(probe).status());
+  const std::string probe = unfinished_name(options_.directory + "/probe");
+  KV_ASSIGN(const std::unique_ptr<RandomAccessFile> held, create_unfinished(files(), probe));
   return files().remove(probe);
 }
 

@@ -48,7 +48,8 @@ class KeptPrefills {
     std::uint64_t free_bytes = 0;  // on that disk
   };
   Result<Plan> plan(const ModelShape& shape, std::span<const std::vector<Token>> prompts) const;
-  // Makes the folder, if there is something to write also sees that it can be written to and has the space. kExhausted, kIo.
+  // Makes the folder; if there is something to write, also removes what killed runs left there, and sees that the folder can be
+  // written to and has the space. kExhausted, kIo.
   Status prepare(const Plan& plan);
 
   // --- for the engine

@@ -286,7 +286,7 @@ TEST_F(Kept, AFolderThatCannotBeWrittenToIsRefusedAtOnce) {
   const std::vector<std::vector<Token>> prompts = {prompt_};
   const auto plan = kept.plan(engine_->shape(), prompts);
   ASSERT_TRUE(plan.ok());
-  for (const long n : {1, 2, 3}) {
+  for (const long n : {1, 3, 4}) {  // the second looks for what killed runs left, and may fail
     faulty.arm({.nth = n});
     EXPECT_EQ(kept.prepare(*plan).code(), Code::kIo) << n;
   }

@@ -10,6 +10,7 @@
 #include <xxhash.h>
 
 #include "core/check.h"
+#include "engine/unfinished_file.h"
 
 namespace kvartet {
 namespace {
@@ -175,7 +176,7 @@ std::span<const float> floats_of(HeadRows<const float> rows) {
 class Writer : public PrefillFileWriter {
  public:
   Writer(FileSystem& files, std::string path, const PrefillOrigin& origin, const Head& head)
-      : files_(files), path_(std::move(path)), unfinished_(path_ + ".unfinished"), layout_(layout_of(*origin.shape, head)) {
+      : files_(files), path_(std::move(path)), unfinished_(unfinished_name(path_)), layout_(layout_of(*origin.shape, head)) {
     header_.head = head;
     header_.head.file_bytes = layout_.file_bytes;
     header_.tokens.assign(origin.tokens.begin(), origin.tokens.end());
@@ -188,7 +189,7 @@ class Writer : public PrefillFileWriter {
   }
 
   Status start() {
-    KV_ASSIGN(file_, files_.open_random(unfinished_, {.create = true}));
+    KV_ASSIGN(file_, create_unfinished(files_, unfinished_));
     return file_->reserve(0, layout_.file_bytes);
   }
 

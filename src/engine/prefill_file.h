@@ -1,7 +1,8 @@
 // A kept prefill as a file: what one prompt gave to the caches, layer after layer, so that later caches need no model pass.
 //
 // The layout is docs/formats/kept-prefill.md. Floats are those of the prefill, bit for bit. One layer is in memory at a time. The
-// file is called NAME.unfinished until it is whole, and every part has a checksum that is verified when it is read.
+// file has a name of its own (engine/unfinished_file.h) until it is whole, and every part has a checksum that is verified when it
+// is read.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +37,8 @@ std::uint64_t prefill_file_bytes(const ModelShape& shape, const PrefillFileSize&
 
 class PrefillFileWriter {
  public:
-  // Takes all of its disk space at once. kExhausted: there is not enough; kIo: the system refuses.
+  // Takes all of its disk space at once. Several may write the same file, each its own: the last to finish gives it its content.
+  // kExhausted: there is not enough; kIo: the system refuses.
   static Result<std::unique_ptr<PrefillFileWriter>> create(FileSystem& files, const std::string& path,
                                                            const PrefillOrigin& origin, int queries);
   virtual ~PrefillFileWriter() = default;  // a file that was not finished is removed

@@ -235,6 +235,25 @@ TEST_F(PrefillFile, APowerCutLeavesNothingOrTheWhole) {
   EXPECT_EQ(files_.list("").value(), std::vector<std::string>{kPath});
 }
 
+// Two runs that compute the same prompt at once: each has a file of its own, and the last one stays.
+TEST_F(PrefillFile, TwoWritersOfOnePromptDoNotMeet) {
+  const auto one = PrefillFileWriter::create(files_, kPath, origin(), kKeptQueries);
+  const auto other = PrefillFileWriter::create(files_, kPath, origin(), kKeptQueries);
+  ASSERT_TRUE(one.ok() && other.ok());
+  EXPECT_EQ(files_.list("")->size(), 2U);
+  for (const auto* writer : {&one, &other}) {
+    for (const int layer : {0, 1}) {
+      ASSERT_TRUE((**writer)->write_layer(layer, layers_[static_cast<std::size_t>(layer)].view()).ok());
+    }
+  }
+  for (const auto* writer : {&one, &other}) {
+    const Status status = (**writer)->finish({hidden_.data(), 1, hidden_.size()}, 1.5);
+    EXPECT_TRUE(status.ok()) << status.message();
+    EXPECT_EQ(*read(files_), written());
+  }
+  EXPECT_EQ(files_.list("").value(), std::vector<std::string>{kPath});
+}
+
 // What a killed writer leaves is never taken for a whole file, even under the name of one.
 TEST_F(PrefillFile, AnUnfinishedFileIsRefused) {
   const auto writer = PrefillFileWriter::create(files_, kPath, origin(), kKeptQueries);
@@ -242,7 +261,9 @@ TEST_F(PrefillFile, AnUnfinishedFileIsRefused) {
   for (const int layer : {0, 1}) {
     ASSERT_TRUE((*writer)->write_layer(layer, layers_[static_cast<std::size_t>(layer)].view()).ok());
     EXPECT_FALSE(files_.exists(kPath));
-    overwrite(files_, kPath, files_.read_file(std::string(kPath) + ".unfinished").value());
+    const std::vector<std::string> names = files_.list("").value();
+    ASSERT_EQ(names.size(), 1U);
+    overwrite(files_, kPath, files_.read_file(names[0]).value());
     EXPECT_EQ(read(files_).status().code(), Code::kBadInput);
     ASSERT_TRUE(files_.remove(kPath).ok());
   }
