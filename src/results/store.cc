@@ -18,8 +18,6 @@ constexpr const char* kOutcomeColumns =
     "end_fast_bytes, "
     "end_f16_bytes, rows_kept, acted, completion_tokens, finish_reason, run, token_gaps_ms";
 
-std::string store_path(const std::string& directory) { return directory + "/" + kStoreFile; }
-
 Outcome read_outcome(Statement& row) {
   Outcome o;
   o.key = read_key(row);
@@ -191,6 +189,10 @@ Status Store::finish_sample(const SampleRecord& sample, std::span<const Outcome>
         fmt::format("The figures measured for sample {} of {} through {} cannot be; nothing of the sample was stored.",
                     o.key.sample, o.key.task, o.spec));
   }
+  if (!has_possible_depths(sample)) {
+    return internal_error(fmt::format("The depths of sample {} of {} cannot be; nothing of the sample was stored.",
+                                      sample.key.sample, sample.key.task));
+  }
   KV_ASSIGN(Transaction transaction, Transaction::begin(database_));
   KV_TRY(put_sample(sample));
   for (const Outcome& outcome : outcomes) KV_TRY(put_outcome(outcome, run_id_));
@@ -280,6 +282,9 @@ Result<std::vector<SampleRecord>> Store::load_samples() {
     s.question = row.text();
     s.depths_json = row.text();
     out.push_back(std::move(s));
+    if (has_possible_depths(out.back())) continue;
+    const SampleKey& key = out.back().key;
+    return damaged_store(store_path(directory_), fmt::format("the depths of sample {} of {} cannot be", key.sample, key.task));
   }
 }
 

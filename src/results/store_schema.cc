@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "results/store.h"
+
 namespace kvartet {
 namespace {
 
@@ -105,6 +107,8 @@ Status check_schema(Database& database, const std::string& path, std::int64_t ve
 }
 
 }  // namespace
+
+std::string store_path(const std::string& directory) { return fmt::format("{}/{}", directory, kStoreFile); }
 
 Status damaged_store(const std::string& path, const std::string& what) {
   return bad_input(fmt::format("{} is not a Kvartet results file or is damaged: {}; choose another folder.", path, what));

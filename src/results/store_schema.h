@@ -13,6 +13,8 @@ namespace kvartet {
 inline constexpr std::int64_t kStoreFormat = 3;
 inline constexpr std::int64_t kOldestStoreFormat = 1;
 
+std::string store_path(const std::string& directory);
+
 // Makes the tables in an empty file, renews those of an older format, or finds them there; all or nothing.
 // kBadInput: another program's database, or a format of the future.
 Status make_schema(Database& database, const std::string& path);

@@ -1,6 +1,7 @@
 // Solo runs in the store: one row each, written as it comes.
 #include <fmt/format.h>
 
+#include "results/outcome_check.h"
 #include "results/store.h"
 #include "results/store_schema.h"
 
@@ -34,7 +35,12 @@ SoloRun read_solo(Statement& row) {
 
 }  // namespace
 
-Status Store::finish_solo(const SoloRun& solo) { return put_solo(solo, run_id_); }
+Status Store::finish_solo(const SoloRun& solo) {
+  if (has_possible_figures(solo)) return put_solo(solo, run_id_);
+  return internal_error(
+      fmt::format("The figures measured for sample {} of {} through {} alone cannot be; the run was not stored.", solo.key.sample,
+                  solo.key.task, solo.spec));
+}
 
 Status Store::put_solo(const SoloRun& s, std::int64_t run) {
   KV_ASSIGN(
@@ -71,6 +77,10 @@ Result<std::vector<SoloRun>> Store::load_solo() {
     KV_ASSIGN(const bool more, row.step());
     if (!more) return out;
     out.push_back(read_solo(row));
+    if (has_possible_figures(out.back())) continue;
+    const SoloRun& s = out.back();
+    return damaged_store(store_path(directory_), fmt::format("the figures of sample {} of {} through {} alone, run {}, cannot be",
+                                                             s.key.sample, s.key.task, s.spec, std::int64_t{s.repeat} + 1));
   }
 }
 

@@ -383,7 +383,8 @@ TEST_F(StoreTest, FiguresThatCannotBeAreRefused) {
       [](Outcome& o) { o.ttft_s = -1; },
       [](Outcome& o) { o.decode_tokens_per_s = 1e300; },
       [](Outcome& o) { o.live_bytes = -5; },
-      [](Outcome& o) { o.rows_kept = std::numeric_limits<double>::infinity(); }};
+      [](Outcome& o) { o.rows_kept = std::numeric_limits<double>::infinity(); },
+      [](Outcome& o) { o.token_gaps_json = "[10.25,1"; }};
   for (const auto& change : changes) {
     std::vector<Outcome> odd = {outcome(1, "full")};
     change(odd[0]);
@@ -398,6 +399,47 @@ TEST_F(StoreTest, FiguresThatCannotBeAreRefused) {
     const Status status = Store::open_for_reading(FileSystem::real(), folder()).value().load().status();
     EXPECT_EQ(status.code(), Code::kBadInput);
     EXPECT_NE(status.message().find("sample n0 of needle through full"), std::string::npos) << status.message();
+  }
+}
+
+// A damaged list must not read as none, wherever it stands.
+TEST_F(StoreTest, DamagedListsAreNamedWithTheirSample) {
+  {
+    Store store = open(run()).value();
+    const std::vector<Outcome> done = {outcome(0, "full"), outcome(0, "kivi")};
+    ASSERT_TRUE(store.finish_sample(sample(0), done).ok());
+    ASSERT_TRUE(store.finish_solo(solo_run(sample(0).key, "kivi", 2)).ok());
+    SoloRun odd = solo_run(sample(0).key, "kivi", 3);
+    odd.token_gaps_json = "[1,2.5";
+    EXPECT_EQ(store.finish_solo(odd).code(), Code::kInternal);
+    SampleRecord nowhere = sample(1);
+    nowhere.depths_json = "[null]";
+    const std::vector<Outcome> other = {outcome(1, "full")};
+    EXPECT_EQ(store.finish_sample(nowhere, other).code(), Code::kInternal);
+    ASSERT_EQ(store.load()->samples.size(), 1U);
+  }
+  const std::string path = folder() + "/results.sqlite";
+  const auto execute = [&](const std::string& sql) { return Database::open(path, Access::kReadWrite).value().execute(sql).ok(); };
+  const struct {
+    const char* table;
+    const char* column;
+    const char* sound;
+    const char* about;
+  } lists[] = {{"outcomes", "token_gaps_ms", "[10.25,11]", "sample n0 of needle through full cannot be"},
+               {"solo", "token_gaps_ms", "[1,2.5]", "sample n0 of needle through kivi alone, run 3, cannot be"},
+               {"samples", "depths", "[0.5]", "the depths of sample n0 of needle cannot be"}};
+  for (const auto& list : lists) {
+    for (const char* damaged : {"[10.25,1", "10.25", "{}", "[\"1\"]", "[1e999]", "[-1]"}) {
+      const auto put = [&](const char* text) {
+        return execute(std::string("UPDATE ") + list.table + " SET " + list.column + " = '" + text + "'");
+      };
+      ASSERT_TRUE(put(damaged));
+      const Status status = Store::open_for_reading(FileSystem::real(), folder()).value().load().status();
+      EXPECT_EQ(status.code(), Code::kBadInput) << list.table << damaged;
+      EXPECT_NE(status.message().find(list.about), std::string::npos) << status.message();
+      ASSERT_TRUE(put(list.sound));
+      EXPECT_TRUE(Store::open_for_reading(FileSystem::real(), folder()).value().load().ok());
+    }
   }
 }
 

@@ -200,6 +200,7 @@ void write_results(const std::string& root) {
   corpus.add("endless_figures", sound + "o|spec=q8_0|score=f1e999\n");
   corpus.add("wrong_types",
              "r|cores=many\nt\nc\ns|context=long|answers=i5|depths=[[]]\no|context=long|token_gaps_ms=[1,\"x\"]|run=n\n");
+  corpus.add("damaged_lists", "r\nt\nc\ns\no\na|token_gaps_ms=[1,2\n");
   corpus.add("huge",
              "r\nt\nc\ns|prompt_tokens=i9223372036854775807\no|f16_bytes=i9223372036854775807|allocated_bytes=i1|rows_kept="
              "f1e300|ttft_s=f1e300\n");

@@ -11,6 +11,7 @@
 #include "engine/engine.h"
 #include "results/fingerprint.h"
 #include "results/machine.h"
+#include "results/outcome_check.h"
 
 namespace kvartet {
 namespace {
@@ -94,6 +95,7 @@ Result<SoloRun> read_answer(std::string_view text, const std::string& prompt_has
   } catch (const Json::exception&) {
     return internal_error("its answer is no answer");
   }
+  if (!has_possible_figures(run)) return internal_error("its figures cannot be");
   return run;
 }
 

@@ -158,6 +158,11 @@ TEST_F(SoloChildTest, AnAnswerIsTakenWhenItIsAboutThePromptAskedFor) {
   EXPECT_EQ(run.key, s.record.key);
   EXPECT_EQ(run.spec, "full");
 
+  SoloRun odd = told;
+  odd.token_gaps_json = "[-1]";
+  std::ofstream(root_ + "/answer") << solo_answer_text(order, odd);
+  EXPECT_NE(alone(script("cat " + root_ + "/answer"), s).error.find("its figures cannot be"), std::string::npos);
+
   SoloOrder other = order;
   other.document.back() += 1;
   std::ofstream(root_ + "/answer") << solo_answer_text(other, told);
