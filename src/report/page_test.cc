@@ -278,6 +278,8 @@ TEST(Page, ShowsTheQuestionSeenAndUnseenSideBySide) {
   EXPECT_EQ(std::ranges::count_if(captions, [](const std::string& c) { return c.starts_with("Question seen or unseen"); }), 2);
   EXPECT_NE(html.find("needle at 2,048 tokens, question unseen"), std::string::npos);
   EXPECT_NE(html.find("Questions with short answers, question unseen"), std::string::npos);
+  EXPECT_NE(html.find("Floor: full, which drops nothing, itself differs by up to 0.000 nats on one of 10 prompts"),
+            std::string::npos);
 }
 
 TEST(Chart, TicksAreRoundAndInside) {

@@ -46,8 +46,8 @@ void write_solo_table(Html& out, const PageContext& page, const PageTable& table
   open_table(
       out,
       fmt::format(
-          "Each cache alone, in a process of its own, on sample {} of {} prompt tokens: medians (and range) of repeated runs",
-          about.sample, grouped(about.prompt_tokens)),
+          "Each cache alone, in a process of its own, on sample {} of {} prompt token{}: medians (and range) of repeated runs",
+          about.sample, grouped(about.prompt_tokens), about.prompt_tokens == 1 ? "" : "s"),
       {"cache", "first token, s", "in company, s", "tokens/s", "answer, tokens", "with the prompt, tokens/s",
        "between tokens: half, ms", "95 %, ms", "99 %, ms", "longest, ms", "most memory", "text as in company", "runs"});
   for (const ReportRow* row : table.rows) {
@@ -57,34 +57,35 @@ void write_solo_table(Html& out, const PageContext& page, const PageTable& table
 }
 
 void write_position_table(Html& out, const PageContext& page, const PageTable& table) {
-  std::vector<const PositionRow*> own;
+  std::vector<PositionRow> own;
   for (const PositionRow& row : page.positions) {
-    if (row.task == table.task && row.context == table.context) own.push_back(&row);
+    if (row.task == table.task && row.context == table.context) own.push_back(row);
   }
   // Once, where the question is seen: the section of the other position follows.
   if (own.empty() || table.position != QuestionPosition::kSeen) return;
-  std::ranges::stable_sort(own, {}, [&](const PositionRow* row) { return page.styles.at(row->spec); });
-  const bool scored = std::ranges::any_of(own, [](const PositionRow* r) { return r->score.mean.has_value(); });
+  std::ranges::stable_sort(own, {}, [&](const PositionRow& row) { return page.styles.at(row.spec); });
+  const bool scored = std::ranges::any_of(own, [](const PositionRow& r) { return r.score.mean.has_value(); });
   std::vector<std::string> columns = {"cache"};
   if (scored) columns.insert(columns.end(), {"score, seen", "unseen", "difference, 95 %", "verdict"});
   columns.insert(columns.end(), {"nats, seen", "unseen", "difference, 95 %", "verdict", "prompts"});
   open_table(out, "Question seen or unseen when the cache is sealed; differences of the same cache", columns);
-  for (const PositionRow* row : own) {
-    open_cache_row(out, page, row->spec);
+  for (const PositionRow& row : own) {
+    open_cache_row(out, page, row.spec);
     if (scored) {
-      cell(out, number_or_dash(row->score_seen, 1));
-      cell(out, number_or_dash(row->score.mean, 1));
-      cell(out, interval_or_dash(row->score, 1));
-      verdict_cell(out, row->score.verdict);
+      cell(out, number_or_dash(row.score_seen, 1));
+      cell(out, number_or_dash(row.score.mean, 1));
+      cell(out, interval_or_dash(row.score, 1));
+      verdict_cell(out, row.score.verdict);
     }
-    cell(out, row->likelihood_seen ? signed_text(*row->likelihood_seen, 3) : "–");
-    cell(out, row->likelihood.mean ? signed_text(*row->likelihood.mean, 3) : "–");
-    cell(out, interval_or_dash(row->likelihood, 3));
-    verdict_cell(out, row->likelihood.verdict);
-    cell(out, std::to_string(row->n));
+    cell(out, row.likelihood_seen ? signed_text(*row.likelihood_seen, 3) : "–");
+    cell(out, row.likelihood.mean ? signed_text(*row.likelihood.mean, 3) : "–");
+    cell(out, interval_or_dash(row.likelihood, 3));
+    verdict_cell(out, row.likelihood.verdict);
+    cell(out, std::to_string(row.n));
     out.close();
   }
   close_table(out);
+  out.element("p", position_floor(own), {{"class", "small"}});
 }
 
 }  // namespace kvartet

@@ -1,8 +1,16 @@
 #include "report/positions.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <tuple>
+#include <utility>
+
+#include "core/counted.h"
 
 namespace kvartet {
 namespace {
@@ -27,6 +35,30 @@ struct Pool {
     differences.push_back(*b - *a);
   }
 };
+
+// The differences of one cache over all tables.
+struct OwnDifferences {
+  int prompts = 0;
+  double sum = 0;
+  double largest = 0;
+};
+
+OwnDifferences differences_of(std::span<const PositionRow> rows, std::string_view spec) {
+  OwnDifferences out;
+  for (const PositionRow& row : rows) {
+    if (row.spec != spec || !row.likelihood.difference) continue;
+    out.prompts += row.n;
+    out.sum += row.n * *row.likelihood.difference;
+    out.largest = std::max(out.largest, row.largest_likelihood_difference);
+  }
+  return out;
+}
+
+double largest_of(const std::vector<double>& differences) {
+  double largest = 0;
+  for (const double x : differences) largest = std::max(largest, std::abs(x));
+  return largest;
+}
 
 std::optional<double> mean_of(const std::vector<double>& x, double scale) {
   if (x.empty()) return std::nullopt;
@@ -74,9 +106,27 @@ std::vector<PositionRow> position_rows(const StoredResults& results) {
     row.likelihood_seen = mean_of(pool.likelihood_seen, 1);
     row.likelihood =
         measured_from(pool.likelihood_unseen, pool.likelihood_differences, true, ScoreKind::kMeasurement, 1, kLikelihoodMargin);
+    row.largest_likelihood_difference = largest_of(pool.likelihood_differences);
     out.push_back(std::move(row));
   }
   return out;
+}
+
+std::string position_floor(std::span<const PositionRow> rows) {
+  constexpr const char* kWhy = "a prompt computed in two parts is rounded in other places than one computed at once";
+  for (const auto& [spec, what] :
+       {std::pair("f32", "f32, which loses nothing,"), std::pair("full", "full, which drops nothing,")}) {
+    const OwnDifferences own = differences_of(rows, spec);
+    if (own.prompts == 0) continue;
+    return fmt::format(
+        "Floor: {} itself differs by up to {:.3f} nats on one of {}, and by {:+.3f} on average: {}. Smaller differences of other "
+        "caches are no cost of theirs.",
+        what, own.largest, counted(own.prompts, "prompt"), own.sum / own.prompts, kWhy);
+  }
+  return fmt::format(
+      "Floor: a cache that loses nothing differs, too, on single prompts by some hundredths of a nat: {}. Run f32 or full beside "
+      "the others to see by how much here.",
+      kWhy);
 }
 
 nlohmann::json positions_json(std::span<const PositionRow> rows) {
@@ -97,6 +147,7 @@ nlohmann::json positions_json(std::span<const PositionRow> rows) {
                    {"likelihood_difference", optional_json(r.likelihood.difference)},
                    {"likelihood_low", optional_json(r.likelihood.low)},
                    {"likelihood_high", optional_json(r.likelihood.high)},
+                   {"likelihood_largest_difference", r.largest_likelihood_difference},
                    {"likelihood_verdict", verdict_name(r.likelihood.verdict)}});
   }
   return out;

@@ -20,11 +20,17 @@ struct PositionRow {
   std::optional<double> score_seen;  // points
   Measured score;                    // with the question unseen; its difference is to the question seen
   std::optional<double> likelihood_seen;
-  Measured likelihood;  // likewise
+  Measured likelihood;                       // likewise
+  double largest_likelihood_difference = 0;  // of a single prompt, nats, without its sign
 };
 
 // In the order of the outcomes; empty when no prompt ran in both positions.
 std::vector<PositionRow> position_rows(const StoredResults& results);
+
+// What of the differences is rounding: a prompt that is computed in two parts is rounded in other places than one computed at
+// once, so that a cache which loses nothing differs from itself, too. By how much where f32 is among the rows, or else full; a
+// word of caution where neither is.
+std::string position_floor(std::span<const PositionRow> rows);
 
 nlohmann::json positions_json(std::span<const PositionRow> rows);
 

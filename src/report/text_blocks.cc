@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "core/counted.h"
 #include "report/positions.h"
 #include "report/text_parts.h"
 
@@ -54,8 +55,8 @@ std::string alone_heading(std::span<const ReportRow* const> from) {
     most = std::max(most, row->solo->runs);
   }
   const std::string runs = least == most ? std::to_string(most) : fmt::format("{} to {}", least, most);
-  return fmt::format("{}: each cache alone, {} runs on sample {} of {} prompt tokens", cell_name(first.cell()), runs,
-                     first.solo->sample, first.solo->prompt_tokens);
+  return fmt::format("{}: each cache alone, {} {} on sample {} of {}", cell_name(first.cell()), runs, most == 1 ? "run" : "runs",
+                     first.solo->sample, counted(first.solo->prompt_tokens, "prompt token"));
 }
 
 std::string position_line(const PositionRow& r, std::size_t width) {
@@ -122,7 +123,7 @@ std::string positions_text(const StoredResults& results, std::size_t width) {
     }
     out += position_line(r, width);
   }
-  return out + wrap_text("95%: interval of the paired difference unseen minus seen, of the same cache.");
+  return out + wrap_text("95%: interval of the paired difference unseen minus seen, of the same cache. " + position_floor(rows));
 }
 
 }  // namespace kvartet

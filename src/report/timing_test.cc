@@ -142,6 +142,35 @@ TEST(Positions, DifferencesOfTheSameCacheByHand) {
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 120U) << line;
 }
 
+// Below every comparison: what a cache that loses nothing differs by, of the prompts that ran.
+TEST(Positions, NameTheFloorOfTheirDifferences) {
+  StoredResults results = made_results(4);
+  add_unseen(results);
+  for (Outcome& o : results.outcomes) {
+    if (o.key.position != QuestionPosition::kUnseen || o.spec != "full") continue;
+    if (o.key.sample == "1") *o.gold_log_likelihood -= 0.045;
+    if (o.key.sample == "2") *o.gold_log_likelihood += 0.021;
+  }
+  std::vector<PositionRow> rows = position_rows(results);
+  EXPECT_NEAR(rows[0].largest_likelihood_difference, 0.045, 1e-12);
+  EXPECT_NEAR(rows[2].largest_likelihood_difference, 0, 1e-12);
+  const std::string of_full = position_floor(rows);
+  EXPECT_NE(of_full.find("full, which drops nothing, itself differs by up to 0.045 nats on one of 8 prompts, and by -0.006"),
+            std::string::npos)
+      << of_full;
+  EXPECT_NEAR(positions_json(rows)[0]["likelihood_largest_difference"].get<double>(), 0.045, 1e-12);
+  EXPECT_NE(text_table(results, report_rows(results)).find("Floor: full"), std::string::npos);
+
+  for (Outcome& o : results.outcomes) {
+    if (o.spec == kTwo) o.spec = "f32";
+  }
+  const std::string of_f32 = position_floor(position_rows(results));
+  EXPECT_NE(of_f32.find("f32, which loses nothing, itself differs by up to 0.000 nats"), std::string::npos) << of_f32;
+  std::erase_if(results.outcomes, [](const Outcome& o) { return o.spec == "full" || o.spec == "f32"; });
+  const std::string of_none = position_floor(position_rows(results));
+  EXPECT_NE(of_none.find("Run f32 or full"), std::string::npos) << of_none;
+}
+
 TEST(Positions, OnlyPromptsThatAreTheSameCount) {
   StoredResults results = made_results(4);
   add_unseen(results);
