@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/runner/measure_sample.h"
+#include "core/counted.h"
 #include "engine/log_softmax.h"
 
 namespace kvartet {
@@ -27,12 +28,36 @@ double kl_divergence(std::span<const float> p_logits, std::span<const float> q_l
   return std::max(0.0, sum);  // rounding can leave -1e-17
 }
 
+// A prefix of one token, the compared ones, and the target of the last.
+constexpr int kShortestContext = 3;
+
+// Where a free run starts: the tokens that were read before it.
+std::int64_t tokens_before_start(const FidelityRequest& request, int start) {
+  const std::int64_t starts = std::min(request.free_starts, request.tokens);
+  return request.context - std::int64_t{request.tokens} - 1 + start * std::int64_t{request.tokens} / starts;
+}
+
+Status no_prefix(const FidelityRequest& request) {
+  const std::string fewer = request.tokens > 1 && request.context >= kShortestContext
+                                ? fmt::format(" or --tokens {} at most", request.context - 2)
+                                : "";
+  return usage_error(fmt::format("A context of {} leaves no prefix before {}; give --context {} at least{}.",
+                                 counted(request.context, "token"), counted(request.tokens, "compared one"),
+                                 std::int64_t{request.tokens} + 2, fewer));
+}
+
+Status check_free_runs(const FidelityRequest& request, const ModelShape& shape) {
+  if (request.free_starts < 1) return {};
+  const int room = free_room(request, shape);
+  if (request.free_tokens <= room) return {};
+  return exhausted(
+      fmt::format("Free runs of {} do not fit: behind the last of their starts the model's context of {} has room for {}; give "
+                  "--free {} at most, or a smaller --context.",
+                  counted(request.free_tokens, "token"), shape.context, room, room));
+}
+
 Status check_request(const FidelityRequest& request, std::size_t text_tokens, const ModelShape& shape) {
-  if (request.tokens < 1 || request.context < request.tokens + 2) {
-    return usage_error(
-        fmt::format("A context of {} tokens leaves no prefix before {} compared ones; give a larger --context or fewer --tokens.",
-                    request.context, request.tokens));
-  }
+  if (request.tokens < 1 || request.context < std::int64_t{request.tokens} + 2) return no_prefix(request);
   if (request.windows < 1)
     return usage_error(fmt::format("{} windows make no sense; give at least --windows 1.", request.windows));
   if (request.context > shape.context) {
@@ -40,15 +65,15 @@ Status check_request(const FidelityRequest& request, std::size_t text_tokens, co
         fmt::format("A context of {} tokens was asked for, but the model was trained for {}; give a smaller --context.",
                     request.context, shape.context));
   }
+  KV_TRY(check_free_runs(request, shape));
   if (text_tokens / static_cast<std::size_t>(request.windows) >= static_cast<std::size_t>(request.context)) return {};
   if (request.windows == 1) {
-    return bad_input(
-        fmt::format("The text has {} tokens, fewer than the context of {}; give a longer text or a smaller --context.",
-                    text_tokens, request.context));
+    return bad_input(fmt::format("The text has {}, fewer than the context of {}; give a longer text or a smaller --context.",
+                                 counted(text_tokens, "token"), request.context));
   }
-  return bad_input(fmt::format(
-      "The text has {} tokens, fewer than {} windows of {}; give a longer text, a smaller --context or fewer --windows.",
-      text_tokens, request.windows, request.context));
+  return bad_input(
+      fmt::format("The text has {}, fewer than {} windows of {}; give a longer text, a smaller --context or fewer --windows.",
+                  counted(text_tokens, "token"), request.windows, request.context));
 }
 
 // Window `index` of the text, which begins at a multiple of the text's share of one.
@@ -126,7 +151,7 @@ class WindowComparison {
     return false;
   }
   Status run_free(std::span<const Sequence> sequences) {
-    const int limit = std::min(request_.free_tokens, engine_.shape().context - sequences[0].cache.next_position());
+    const int limit = request_.free_tokens;
     std::vector<Sequence> forks = forks_of(sequences);
     KV_ASSIGN(const std::vector<int> same, tokens_until_divergence(engine_, forks, limit));
     for (std::size_t c = 1; c < specs_.size(); ++c) gathered_[c].divergence.add(same[c], limit);
@@ -183,6 +208,13 @@ nlohmann::json layers_json(const LayerErrors& layers) {
 }
 
 }  // namespace
+
+int free_room(const FidelityRequest& request, const ModelShape& shape) {
+  const int starts = std::min(request.free_starts, request.tokens);
+  if (starts < 1) return shape.context;
+  const std::int64_t room = shape.context - tokens_before_start(request, starts - 1);
+  return static_cast<int>(std::clamp<std::int64_t>(room, 0, shape.context));
+}
 
 void LogitComparison::add(std::span<const float> reference, std::span<const float> logits, int target) {
   KV_CHECK(reference.size() == logits.size() && target >= 0 && static_cast<std::size_t>(target) < logits.size());
@@ -288,11 +320,11 @@ std::string fidelity_table(const FidelityReport& report) {
     layers = layers || !r.layers.empty();
   }
   std::string out =
-      fmt::format("{} tokens after a prefix of {}{}; KL in nats, from {}\n", report.tokens, report.prefix_tokens,
+      fmt::format("{} after a prefix of {}{}; KL in nats, from {}\n", counted(report.tokens, "token"), report.prefix_tokens,
                   report.windows > 1 ? fmt::format(" in each of {} windows", report.windows) : "", report.reference_spec);
   if (free) {
-    out += fmt::format("same: tokens of greedy text until it differs from {}'s, mean of {} runs of at most {}\n",
-                       report.reference_spec, report.rows.front().divergence.runs, report.free_tokens);
+    out += fmt::format("same: tokens of greedy text until it differs from {}'s, mean of {} of at most {}\n",
+                       report.reference_spec, counted(report.rows.front().divergence.runs, "run"), report.free_tokens);
   }
   if (layers) out += "output: relative error of a layer's attention output, mean over layers (per layer with --json)\n";
   out += fmt::format("\n{:<{}} {:>9} {:>9} {:>9} {:>9} {:>7} {:>10}{}{} {:>6}\n", "cache", width, "KL mean", "KL p95", "KL p99",

@@ -78,8 +78,11 @@ struct FidelityRequest {
   int layer_steps = 0;   // of each window: steps after the prefix at which layers are compared
 };
 
+// As many tokens as the model's context has behind the last of a window's free starts: free_tokens may be no more.
+int free_room(const FidelityRequest& request, const ModelShape& shape);
+
 // `text` is raw text as tokens (with BOS where the model wants it: every window gets one). kBadInput: shorter than the windows;
-// kUsage: no room for a prefix; kExhausted: beyond the model's context; kCancelled; else as prefill.
+// kUsage: no room for a prefix; kExhausted: beyond the model's context, also by free runs; kCancelled; else as prefill.
 Result<FidelityReport> measure_fidelity(Engine& engine, std::span<const Token> text, const FidelityRequest& request,
                                         std::span<const CacheSpec> specs, const std::function<void(double share)>& progress = {});
 

@@ -1,6 +1,7 @@
 // kvartet fidelity: how far a cache's next-token distributions are from full's, on the user's own text.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -21,14 +22,18 @@ struct FidelityFlags {
   FidelityRequest request;
   bool json = false;
   bool diagnose = false;
+  bool free_given = false;
 };
 
-Status fidelity(const FidelityFlags& flags) {
+Status fidelity(FidelityFlags& flags) {
   KV_ASSIGN(std::vector<CacheSpec> specs, parse_specs(flags.kv));
   KV_ASSIGN(std::string text, FileSystem::real().read_file(flags.file));
   KV_ASSIGN(EngineOptions options, engine_options(flags.model));
   options.bf16_copy = true;  // activation rounding of low-bit products would drown q8_0 (DESIGN 6)
   KV_ASSIGN(std::unique_ptr<Engine> engine, Engine::open(options));
+  // What nobody asked for is shortened to what fits; the table says how far the runs go.
+  if (!flags.free_given)
+    flags.request.free_tokens = std::min(flags.request.free_tokens, free_room(flags.request, engine->shape()));
   KV_ASSIGN(std::vector<Token> tokens, build_prompt(engine->vocabulary(), PromptForm::kRaw, {text, ""}));
   KV_ASSIGN(FidelityReport report,
             measure_fidelity(*engine, tokens, flags.request, specs, [](double share) { show_progress("comparing", share); }));
@@ -83,7 +88,8 @@ void add_fidelity(CLI::App& app, Action* action) {
   command->add_flag("--diagnose", flags->diagnose,
                     "for caches that select rows: recall, attention mass, and where the error comes from");
   command->add_flag("--json", flags->json, "one JSON document on standard output");
-  command->callback([flags, action] {
+  command->callback([flags, action, command] {
+    flags->free_given = command->count("--free") > 0;
     if (flags->request.free_tokens == 0) flags->request.free_starts = 0;
     *action = [flags] { return fidelity(*flags); };
   });
