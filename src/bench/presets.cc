@@ -6,6 +6,7 @@
 #include <cmath>
 #include <iterator>
 
+#include "cache/spec_grammar.h"
 #include "cache/spec_list.h"
 
 namespace kvartet {
@@ -111,6 +112,32 @@ std::string filled(std::string spec, const ModelShape& shape) {
   return spec;
 }
 
+// What stood in the way of a preset's tasks.
+struct LeftOut {
+  std::string missing_file;  // the first; "": none is missing
+  int shortest_context = 0;  // of the tasks that are longer than the model's; 0: there are none
+};
+
+// Why nothing is left, and what would help: each cause has its own remedy.
+Status nothing_left(const Preset& preset, const LeftOut& left, const std::string& data_dir, const ModelShape& shape) {
+  if (left.shortest_context > 0) {
+    return exhausted(fmt::format(
+        "The shortest prompts of the preset {} have {} tokens, and the model's context holds {}; give shorter ones with "
+        "--context, or a model with a longer context{}.",
+        preset.name, left.shortest_context, shape.context,
+        left.missing_file.empty() ? "" : "; its other tasks need files under --data"));
+  }
+  if (data_dir.empty()) {
+    return usage_error(
+        fmt::format("All tasks of the preset {} read files of published sets; name the folder that holds them with --data, for "
+                    "example {}, or give other tasks with --task.",
+                    preset.name, left.missing_file));
+  }
+  return bad_input(
+      fmt::format("No file of the preset {} is under {}, where {} would be one; 'kvartet data check {}' tells what is there.",
+                  preset.name, data_dir, left.missing_file, data_dir));
+}
+
 std::string list_of(const std::vector<int>& numbers) {
   std::string out;
   for (const int n : numbers) out += (out.empty() ? "" : ", ") + std::to_string(n);
@@ -125,12 +152,14 @@ const std::vector<Preset>& presets() {
 }
 
 Result<const Preset*> find_preset(std::string_view name) {
-  std::string names;
+  std::vector<std::string_view> names;
   for (const Preset& preset : presets()) {
     if (preset.name == name) return &preset;
-    names += (names.empty() ? "" : " or ") + preset.name;
+    names.push_back(preset.name);
   }
-  return usage_error(fmt::format("unknown preset \"{}\"; choose {}", name, names));
+  if (name.empty()) return usage_error(fmt::format("the preset has no name; choose {}", list_names(names)));
+  return usage_error(fmt::format("unknown preset {}; the nearest is '{}' (choose {})", kvartet::quoted(name),
+                                 nearest_name(name, names), list_names(names)));
 }
 
 Result<PresetSpecs> preset_specs(const Preset& preset, const ModelShape& shape) {
@@ -174,11 +203,13 @@ Result<PresetRequests> preset_requests(const Preset& preset, const BenchmarkRequ
     }
   }
   PresetRequests out;
+  LeftOut left;
   for (const PresetTask& task : tasks) {
     if (!task.file.empty() && (wishes.data_dir.empty() || !files.exists(wishes.data_dir + "/" + task.file))) {
       out.notes.push_back(wishes.data_dir.empty()
                               ? fmt::format("{} is left out: it needs --data.", task.task)
                               : fmt::format("{} is left out: {}/{} is not there.", task.task, wishes.data_dir, task.file));
+      if (left.missing_file.empty()) left.missing_file = task.file;
       continue;
     }
     BenchmarkRequest request = wishes;
@@ -193,13 +224,15 @@ Result<PresetRequests> preset_requests(const Preset& preset, const BenchmarkRequ
         out.notes.push_back(fmt::format("{} at {} tokens: the model has a context of {}{}.", task.task, list_of(task.contexts),
                                         shape.context,
                                         request.contexts.empty() ? "; left out" : "; run at " + list_of(request.contexts)));
-      if (request.contexts.empty()) continue;
+      if (request.contexts.empty()) {
+        const int shortest = *std::ranges::min_element(task.contexts);
+        left.shortest_context = left.shortest_context == 0 ? shortest : std::min(left.shortest_context, shortest);
+        continue;
+      }
     }
     out.requests.push_back(std::move(request));
   }
-  if (out.requests.empty())
-    return exhausted(fmt::format("Nothing of the preset {} can run on a model with a context of {} tokens{}.", preset.name,
-                                 shape.context, wishes.data_dir.empty() ? " and without --data" : ""));
+  if (out.requests.empty()) return nothing_left(preset, left, wishes.data_dir, shape);
   return out;
 }
 

@@ -33,10 +33,15 @@ bool says(const std::vector<std::string>& notes, const std::string& part) {
 }
 
 TEST(Presets, UnknownNameNamesThoseThereAre) {
-  const auto found = find_preset("paper");
-  ASSERT_FALSE(found.ok());
-  EXPECT_EQ(found.status().code(), Code::kUsage);
-  EXPECT_NE(found.status().message().find("compression-paper or offloading-paper"), std::string::npos);
+  for (const char* name : {"ofloading-paper", ""}) {
+    const auto found = find_preset(name);
+    ASSERT_FALSE(found.ok());
+    EXPECT_EQ(found.status().code(), Code::kUsage);
+    for (const Preset& preset : presets())
+      EXPECT_NE(found.status().message().find(preset.name), std::string::npos) << found.status().message();
+  }
+  const std::string nearest = find_preset("ofloading-paper").status().message();
+  EXPECT_NE(nearest.find("the nearest is 'offloading-paper'"), std::string::npos) << nearest;
 }
 
 // Data can be wrong: every spec parses, every task is known.
@@ -136,6 +141,24 @@ TEST(Presets, LengthsBeyondTheModelAreLeftOutAloud) {
   const auto none = preset_requests(preset("offloading-paper"), {}, shape(3, 64, 512), files);
   ASSERT_FALSE(none.ok());
   EXPECT_EQ(none.status().code(), Code::kExhausted);
+  for (const char* hint : {"have 2048 tokens", "holds 512", "--context", "--data"})
+    EXPECT_NE(none.status().message().find(hint), std::string::npos) << none.status().message();
+}
+
+// Where only files are missing, the context is not to blame: another sentence, another code, another remedy.
+TEST(Presets, ThatNeedDataSaySo) {
+  MemoryFileSystem files;
+  const Preset& paper = preset("compression-paper:form=paper");
+  const Status without = preset_requests(paper, {}, shape(3, 64, 8192), files).status();
+  EXPECT_EQ(without.code(), Code::kUsage);
+  EXPECT_NE(without.message().find("--data"), std::string::npos) << without.message();
+  EXPECT_EQ(without.message().find("8192"), std::string::npos) << without.message();
+  BenchmarkRequest wishes;
+  wishes.data_dir = "data";
+  const Status elsewhere = preset_requests(paper, wishes, shape(3, 64, 8192), files).status();
+  EXPECT_EQ(elsewhere.code(), Code::kBadInput);
+  EXPECT_NE(elsewhere.message().find("kvartet data check data"), std::string::npos) << elsewhere.message();
+  EXPECT_NE(elsewhere.message().find("longbench/"), std::string::npos) << elsewhere.message();
 }
 
 TEST(Presets, FlagsReplaceParts) {
