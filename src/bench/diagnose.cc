@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "core/counted.h"
 #include "offload/select_top.h"
 
 namespace kvartet {
@@ -120,6 +122,12 @@ std::vector<std::int32_t> exact_top(const DenseHead& head, const RowSelection& s
   return chosen;
 }
 
+// Some rows of a cache as floats, keys and values alike: [rows, dim].
+struct FloatRows {
+  MatView<const float> keys;
+  MatView<const float> values;
+};
+
 // One cache at one layer of one step, against the dense run.
 class HeadDiagnosis {
  public:
@@ -129,64 +137,29 @@ class HeadDiagnosis {
   }
   const std::vector<std::int32_t>& best() const { return best_; }
 
-  // stored_keys, stored_values: rows of best() as the cache has them. `view`: what it really attends to.
-  void measure(MatView<const float> queries, MatView<const float> stored_keys, MatView<const float> stored_values,
-               const HeadView& view, Samples* out, std::vector<float>* layer_recall) const {
-    std::vector<std::int32_t> common;
-    std::set_intersection(best_.begin(), best_.end(), selection_.selected.begin(), selection_.selected.end(),
-                          std::back_inserter(common));
-    const double recall = static_cast<double>(common.size()) / static_cast<double>(best_.size());
-    out->recall.push_back(static_cast<float>(recall));
-    layer_recall->push_back(static_cast<float>(recall));
-    const std::size_t dim = queries.cols;
-    const std::vector<float> view_keys = decoded(view.keys, view.rows, dense_.dim);
-    const std::vector<float> view_values = decoded(view.values, view.rows, dense_.dim);
-    const float scale = 1.0F / std::sqrt(static_cast<float>(dim));
-    measure_keys(stored_keys, out);
+  // `stored`: rows of best() as the cache has them. `attended`: the rows it really attends to.
+  void measure(MatView<const float> queries, const FloatRows& stored, const FloatRows& attended, Samples* out,
+               std::vector<float>* layer_recall) const {
+    const float recall = recall_of_selection();
+    out->recall.push_back(recall);
+    layer_recall->push_back(recall);
+    measure_keys(stored.keys, out);
     for (std::size_t h = 0; h < queries.rows; ++h) {
-      const double offset = dense_.largest[h];
-      Attend exact_oracle(dim);
-      Attend stored_oracle(dim);
-      Attend exact_selected(dim);
-      Attend stored_selected(dim);
-      for (const std::int32_t t : near_) {
-        for (Attend* attend : {&exact_oracle, &stored_oracle, &exact_selected})
-          attend->add(dense_.logits[h][uz(t)], dense_.values.data() + uz(t) * dim, offset);
-      }
-      for (const std::int32_t t : selection_.selected)
-        exact_selected.add(dense_.logits[h][uz(t)], dense_.values.data() + uz(t) * dim, offset);
-      for (std::size_t i = 0; i < best_.size(); ++i) {
-        const auto t = uz(best_[i]);
-        exact_oracle.add(dense_.logits[h][t], dense_.values.data() + t * dim, offset);
-        const float logit = scale * dot(queries.row(h), stored_keys.row(i), dim);
-        stored_oracle.add(logit, stored_values.row(i), offset);
-        out->logit_error.push_back(std::abs(logit - dense_.logits[h][t]));
-      }
-      for (std::size_t r = 0; r < uz(view.rows); ++r) {
-        stored_selected.add(scale * dot(queries.row(h), view_keys.data() + r * dim, dim), view_values.data() + r * dim, offset);
-      }
-      const double mass = mass_of(h, selection_.selected);
-      const double oracle_mass = mass_of(h, best_);
-      out->mass.push_back(static_cast<float>(mass));
-      out->oracle_mass.push_back(static_cast<float>(oracle_mass));
-      out->mass_ratio.push_back(static_cast<float>(mass / oracle_mass));
-      const auto error = [&](const Attend& attend) {
-        return static_cast<float>(relative_distance(attend.output(), dense_.outputs[h]));
-      };
-      out->exact_oracle.push_back(error(exact_oracle));
-      out->stored_oracle.push_back(error(stored_oracle));
-      out->exact_selected.push_back(error(exact_selected));
-      out->stored_selected.push_back(error(stored_selected));
+      measure_logits(h, queries.row(h), stored.keys, out);
+      measure_mass(h, out);
+      measure_outputs(h, queries.row(h), stored, attended, out);
     }
   }
 
  private:
-  double mass_of(std::size_t h, const std::vector<std::int32_t>& rows) const {
-    double mass = 0;
-    for (const std::int32_t t : near_) mass += dense_.weights[h][uz(t)];
-    for (const std::int32_t t : rows) mass += dense_.weights[h][uz(t)];
-    return mass;
+  float recall_of_selection() const {
+    std::vector<std::int32_t> common;
+    std::set_intersection(best_.begin(), best_.end(), selection_.selected.begin(), selection_.selected.end(),
+                          std::back_inserter(common));
+    return static_cast<float>(static_cast<double>(common.size()) / static_cast<double>(best_.size()));
   }
+
+  // Relative error of the stored keys of the exact top set.
   void measure_keys(MatView<const float> stored, Samples* out) const {
     for (std::size_t i = 0; i < best_.size(); ++i) {
       const float* const exact = dense_.keys.data() + uz(best_[i]) * stored.cols;
@@ -200,43 +173,120 @@ class HeadDiagnosis {
     }
   }
 
+  // And what it does to their logits.
+  void measure_logits(std::size_t h, const float* query, MatView<const float> stored, Samples* out) const {
+    for (std::size_t i = 0; i < best_.size(); ++i)
+      out->logit_error.push_back(std::abs(logit(query, stored.row(i)) - dense_.logits[h][uz(best_[i])]));
+  }
+
+  void measure_mass(std::size_t h, Samples* out) const {
+    const double mass = mass_of(h, selection_.selected);
+    const double oracle_mass = mass_of(h, best_);
+    out->mass.push_back(static_cast<float>(mass));
+    out->oracle_mass.push_back(static_cast<float>(oracle_mass));
+    out->mass_ratio.push_back(static_cast<float>(mass / oracle_mass));
+  }
+  double mass_of(std::size_t h, const std::vector<std::int32_t>& rows) const {
+    double mass = 0;
+    for (const std::int32_t t : near_) mass += dense_.weights[h][uz(t)];
+    for (const std::int32_t t : rows) mass += dense_.weights[h][uz(t)];
+    return mass;
+  }
+
+  // The grid: exact or stored rows, the exact top set or the cache's own selection.
+  void measure_outputs(std::size_t h, const float* query, const FloatRows& stored, const FloatRows& attended,
+                       Samples* out) const {
+    out->exact_oracle.push_back(error_of(h, exact_output(h, best_)));
+    out->stored_oracle.push_back(error_of(h, stored_oracle_output(h, query, stored)));
+    out->exact_selected.push_back(error_of(h, exact_output(h, selection_.selected)));
+    Attend own(dense_width());
+    for (std::size_t r = 0; r < attended.keys.rows; ++r)
+      own.add(logit(query, attended.keys.row(r)), attended.values.row(r), dense_.largest[h]);
+    out->stored_selected.push_back(error_of(h, own));
+  }
+  Attend exact_output(std::size_t h, const std::vector<std::int32_t>& rows) const {
+    Attend attend(dense_width());
+    for (const std::int32_t t : near_) add_exact(h, t, &attend);
+    for (const std::int32_t t : rows) add_exact(h, t, &attend);
+    return attend;
+  }
+  Attend stored_oracle_output(std::size_t h, const float* query, const FloatRows& stored) const {
+    Attend attend(dense_width());
+    for (const std::int32_t t : near_) add_exact(h, t, &attend);
+    for (std::size_t i = 0; i < best_.size(); ++i)
+      attend.add(logit(query, stored.keys.row(i)), stored.values.row(i), dense_.largest[h]);
+    return attend;
+  }
+  void add_exact(std::size_t h, std::int32_t t, Attend* attend) const {
+    attend->add(dense_.logits[h][uz(t)], dense_.values.data() + uz(t) * dense_width(), dense_.largest[h]);
+  }
+  float error_of(std::size_t h, const Attend& attend) const {
+    return static_cast<float>(relative_distance(attend.output(), dense_.outputs[h]));
+  }
+
+  std::size_t dense_width() const { return uz(dense_.dim); }
+  float logit(const float* query, const float* key) const {
+    return 1.0F / std::sqrt(static_cast<float>(dense_.dim)) * dot(query, key, dense_width());
+  }
+
   const DenseHead& dense_;
   RowSelection selection_;
   std::vector<std::int32_t> near_;
   std::vector<std::int32_t> best_;
 };
 
+// The group of one query head alone: with a selection per query head, the head is its own group.
+DenseHead alone(const DenseHead& group, std::size_t h) {
+  DenseHead own = group;
+  own.logits = {group.logits[h]};
+  own.weights = {group.weights[h]};
+  own.outputs = {group.outputs[h]};
+  own.largest = {group.largest[h]};
+  return own;
+}
+
+// One view of a cache: a KV head, or one query head of it.
+struct AskedView {
+  int layer = 0;
+  int view = 0;
+  int kv_head = 0;
+};
+
+Status diagnose_view(SequenceCache& cache, const AskedView& at, MatView<const float> queries, const DenseHead& head,
+                     RowSelection selection, int prompt, Samples* samples) {
+  const HeadDiagnosis diagnosis(head, std::move(selection), prompt);
+  const std::size_t rows = diagnosis.best().size();
+  std::vector<float> keys(rows * queries.cols);
+  std::vector<float> values(rows * queries.cols);
+  KV_TRY(cache.read_far_rows(at.layer, at.kv_head, diagnosis.best(), MatView<float>(keys.data(), rows, queries.cols),
+                             MatView<float>(values.data(), rows, queries.cols)));
+  const HeadView& view = cache.views(at.layer)[uz(at.view)];
+  const std::vector<float> view_keys = decoded(view.keys, view.rows, head.dim);
+  const std::vector<float> view_values = decoded(view.values, view.rows, head.dim);
+  const auto rows_of = [&](const std::vector<float>& floats, std::size_t count) {
+    return MatView<const float>(floats.data(), count, queries.cols);
+  };
+  if (samples->layer_recall.size() <= uz(at.layer)) samples->layer_recall.resize(uz(at.layer) + 1);
+  diagnosis.measure(queries, {rows_of(keys, rows), rows_of(values, rows)},
+                    {rows_of(view_keys, uz(view.rows)), rows_of(view_values, uz(view.rows))}, samples,
+                    &samples->layer_recall[uz(at.layer)]);
+  return {};
+}
+
 // Asks one cache with the dense run's queries.
 Status diagnose_layer(SequenceCache& cache, int layer, int prompt, MatView<const float> q, std::span<const DenseHead> dense,
                       Samples* samples) {
-  const std::span<const HeadView> views = cache.views(layer);
-  const int per_view = static_cast<int>(q.rows / views.size());
-  for (int v = 0; v < std::ssize(views); ++v) {
-    const int kv_head = v * static_cast<int>(dense.size()) / static_cast<int>(views.size());
+  const int views = static_cast<int>(cache.views(layer).size());
+  const int per_view = static_cast<int>(q.rows) / views;
+  for (int v = 0; v < views; ++v) {
+    const int kv_head = v * static_cast<int>(dense.size()) / views;
     const DenseHead& group = dense[uz(kv_head)];
     const MatView<const float> queries = q.row_range(uz(v * per_view), uz((v + 1) * per_view));
     RowSelection selection = cache.selection(layer, v);
     if (selection.candidates.empty()) return {};
-    // With a selection per query head, the head is its own group.
-    DenseHead own;
     const bool shared = queries.rows == group.logits.size();
-    if (!shared) {
-      own = group;
-      const std::size_t h = uz(v * per_view) % group.logits.size();
-      own.logits = {group.logits[h]};
-      own.weights = {group.weights[h]};
-      own.outputs = {group.outputs[h]};
-      own.largest = {group.largest[h]};
-    }
-    const HeadDiagnosis diagnosis(shared ? group : own, std::move(selection), prompt);
-    const std::size_t rows = diagnosis.best().size();
-    std::vector<float> keys(rows * q.cols);
-    std::vector<float> values(rows * q.cols);
-    const MatView<float> stored_keys(keys.data(), rows, q.cols);
-    const MatView<float> stored_values(values.data(), rows, q.cols);
-    KV_TRY(cache.read_far_rows(layer, kv_head, diagnosis.best(), stored_keys, stored_values));
-    if (samples->layer_recall.size() <= uz(layer)) samples->layer_recall.resize(uz(layer) + 1);
-    diagnosis.measure(queries, stored_keys, stored_values, views[uz(v)], samples, &samples->layer_recall[uz(layer)]);
+    const DenseHead own = shared ? DenseHead() : alone(group, uz(v * per_view) % group.logits.size());
+    KV_TRY(diagnose_view(cache, {layer, v, kv_head}, queries, shared ? group : own, std::move(selection), prompt, samples));
   }
   return {};
 }
@@ -271,6 +321,63 @@ DiagnosisRow summarized(const std::string& spec, const Samples& s) {
   return row;
 }
 
+// The dense run, and beside it the caches under test: what it asks and adds, they are asked and given. [0] is the dense run.
+class SelectionDiagnosis {
+ public:
+  SelectionDiagnosis(Engine& engine, std::span<const CacheSpec> specs, std::vector<Sequence> sequences, int prompt)
+      : engine_(engine), specs_(specs), sequences_(std::move(sequences)), prompt_(prompt), samples_(specs.size()) {}
+
+  Status step(Token token) {
+    const auto observe = [this](int layer, MatView<const float> q, MatView<const float> k, MatView<const float> v) {
+      return ask(layer, q, k, v);
+    };
+    KV_TRY(engine_.decode_observed(sequences_[0], token, observe));
+    for (std::size_t c = 1; c < sequences_.size(); ++c) sequences_[c].cache.finish_step();
+    return {};
+  }
+
+  std::vector<DiagnosisRow> rows() const {
+    std::vector<DiagnosisRow> out;
+    for (std::size_t c = 1; c < specs_.size(); ++c) {
+      if (!samples_[c].recall.empty()) out.push_back(summarized(specs_[c].canonical, samples_[c]));
+    }
+    return out;
+  }
+
+ private:
+  Status ask(int layer, MatView<const float> q, MatView<const float> k, MatView<const float> v) {
+    const std::vector<DenseHead> heads = dense_heads(layer, q, k.rows);
+    for (std::size_t c = 1; c < sequences_.size(); ++c) {
+      SequenceCache& cache = sequences_[c].cache;
+      KV_TRY(cache.append_row(layer, k, v));
+      KV_TRY(cache.before_attention(layer, q));
+      KV_TRY(diagnose_layer(cache, layer, prompt_, q, heads, &samples_[c]));
+      KV_TRY(cache.after_attention(layer, {}));
+    }
+    return {};
+  }
+  std::vector<DenseHead> dense_heads(int layer, MatView<const float> q, std::size_t kv_heads) {
+    std::vector<DenseHead> heads;
+    const std::size_t group = q.rows / kv_heads;
+    for (std::size_t h = 0; h < kv_heads; ++h)
+      heads.push_back(dense_head(sequences_[0].cache.views(layer)[h], q.row_range(h * group, (h + 1) * group)));
+    return heads;
+  }
+
+  Engine& engine_;
+  std::span<const CacheSpec> specs_;
+  std::vector<Sequence> sequences_;
+  int prompt_;
+  std::vector<Samples> samples_;
+};
+
+Status check_request(const FidelityRequest& request, std::size_t text_tokens) {
+  const bool fits = request.tokens >= 1 && request.context >= std::int64_t{request.tokens} + 2;
+  if (fits && text_tokens >= static_cast<std::size_t>(request.context)) return {};
+  return bad_input(fmt::format("the text has {} and {} of the first {} are to be decoded; give a longer text or smaller numbers",
+                               counted(text_tokens, "token"), request.tokens, request.context));
+}
+
 nlohmann::json spread_json(const Spread& s) { return {{"mean", s.mean}, {"p5", s.p5}, {"p95", s.p95}}; }
 
 }  // namespace
@@ -284,48 +391,22 @@ Spread spread_of(std::vector<float> values) {
 
 Result<DiagnosisReport> diagnose_selection(Engine& engine, std::span<const Token> text, const FidelityRequest& request,
                                            std::span<const CacheSpec> specs, const std::function<void(double share)>& progress) {
-  if (text.size() < static_cast<std::size_t>(request.context) || request.context < request.tokens + 2) {
-    return bad_input(
-        fmt::format("the text has {} tokens and {} of the first {} are to be decoded; give a longer text or smaller numbers",
-                    text.size(), request.tokens, request.context));
-  }
+  KV_TRY(check_request(request, text.size()));
+  const auto show = [&](double share) {
+    if (progress) progress(share);
+  };
   KV_ASSIGN(const CacheSpec full, parse_spec("full"));
   std::vector<CacheSpec> all = {full};
-  for (const CacheSpec& spec : specs) {
-    if (spec.offload) all.push_back(spec);
-  }
+  std::ranges::copy_if(specs, std::back_inserter(all), [](const CacheSpec& spec) { return spec.offload.has_value(); });
   const int prompt = request.context - request.tokens;
-  KV_ASSIGN(std::vector<Sequence> sequences, engine.prefill(text.first(uz(prompt)), all, [&](double share) {
-    if (progress) progress(0.5 * share);
-  }));
-  std::vector<Samples> samples(all.size());
-  Sequence& dense = sequences[0];
+  KV_ASSIGN(std::vector<Sequence> sequences,
+            engine.prefill(text.first(uz(prompt)), all, [&](double share) { show(0.5 * share); }));
+  SelectionDiagnosis diagnosis(engine, all, std::move(sequences), prompt);
   for (int step = 0; step < request.tokens; ++step) {
-    KV_TRY(engine.decode_observed(
-        dense, text[uz(prompt + step)],
-        [&](int layer, MatView<const float> q, MatView<const float> k, MatView<const float> v) -> Status {
-          std::vector<DenseHead> heads;
-          const std::size_t group = q.rows / k.rows;
-          for (std::size_t h = 0; h < k.rows; ++h)
-            heads.push_back(dense_head(dense.cache.views(layer)[h], q.row_range(h * group, (h + 1) * group)));
-          for (std::size_t c = 1; c < all.size(); ++c) {
-            SequenceCache& cache = sequences[c].cache;
-            KV_TRY(cache.append_row(layer, k, v));
-            KV_TRY(cache.before_attention(layer, q));
-            KV_TRY(diagnose_layer(cache, layer, prompt, q, heads, &samples[c]));
-            KV_TRY(cache.after_attention(layer, {}));
-          }
-          return {};
-        }));
-    for (std::size_t c = 1; c < all.size(); ++c) sequences[c].cache.finish_step();
-    if (progress) progress(0.5 + 0.5 * (step + 1) / request.tokens);
+    KV_TRY(diagnosis.step(text[uz(prompt + step)]));
+    show(0.5 + 0.5 * (step + 1) / request.tokens);
   }
-  DiagnosisReport report{.prefix_tokens = prompt, .steps = request.tokens, .rows = {}};
-  for (std::size_t c = 1; c < all.size(); ++c) {
-    if (samples[c].recall.empty()) continue;
-    report.rows.push_back(summarized(all[c].canonical, samples[c]));
-  }
-  return report;
+  return DiagnosisReport{.prefix_tokens = prompt, .steps = request.tokens, .rows = diagnosis.rows()};
 }
 
 nlohmann::json diagnosis_json(const DiagnosisReport& report) {
@@ -352,11 +433,11 @@ nlohmann::json diagnosis_json(const DiagnosisReport& report) {
 
 std::string diagnosis_table(const DiagnosisReport& report) {
   std::string out = fmt::format(
-      "\n{} steps after a prefix of {}; output error of a head, mean: rows {{exact | stored}} x selection {{exact top | "
+      "\n{} after a prefix of {}; output error of a head, mean: rows {{exact | stored}} x selection {{exact top | "
       "own}}\n\n{:<28} {:>7} "
       "{:>7} {:>7} {:>9} {:>9} {:>9} {:>9} {:>8} {:>8}\n",
-      report.steps, report.prefix_tokens, "cache", "recall", "mass", "oracle", "ex/top", "stored/top", "ex/own", "stored/own",
-      "key err", "p99");
+      counted(report.steps, "step"), report.prefix_tokens, "cache", "recall", "mass", "oracle", "ex/top", "stored/top", "ex/own",
+      "stored/own", "key err", "p99");
   for (const DiagnosisRow& r : report.rows) {
     out += fmt::format("{:<28.28} {:>7.3f} {:>7.4f} {:>7.4f} {:>9.4f} {:>10.4f} {:>9.4f} {:>10.4f} {:>8.4f} {:>8.4f}\n", r.spec,
                        r.recall.mean, r.mass.mean, r.oracle_mass.mean, r.exact_oracle.mean, r.stored_oracle.mean,
