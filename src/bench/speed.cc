@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/clock.h"
+#include "core/counted.h"
 #include "core/parallel_for.h"
 #include "core/rng.h"
 #include "engine/engine.h"
@@ -91,10 +92,9 @@ Status SpeedMeter::open() {
   KV_ASSIGN(engine_, Engine::open(engine));
   for (const CacheSpec& spec : options_.specs) KV_TRY(check_spec(spec, engine_->shape()));
   for (int depth : options_.depths) {
-    if (depth + options_.gen + 1 > engine_->shape().context) {
-      return exhausted(
-          fmt::format("depth {} plus {} generated tokens exceeds the model's context of {}; choose a smaller --depth", depth,
-                      options_.gen, engine_->shape().context));
+    if (std::int64_t{depth} + options_.gen + 1 > engine_->shape().context) {
+      return exhausted(fmt::format("depth {} plus {} exceeds the model's context of {}; choose a smaller --depth or --gen", depth,
+                                   counted(options_.gen, "generated token"), engine_->shape().context));
     }
   }
   if (!options_.peer) return {};

@@ -42,7 +42,7 @@ void add_model_flags(CLI::App* command, ModelFlags* flags) {
       ->add_option("-m,--model", flags->model,
                    "a GGUF file, or the name of one in models/: smollm2 (set-up), gemma3-270m (make models)")
       ->required();
-  command->add_option("--threads", flags->threads, "compute threads (default: physical cores)")->check(CLI::Range(1, 1024));
+  command->add_option("--threads", flags->threads, "compute threads (default: physical cores)")->check(whole_number(1, 1024));
   command->add_option_function<std::string>(
       "--fast-tier-bytes",
       [flags](const std::string& text) {

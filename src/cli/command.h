@@ -33,8 +33,11 @@ int resolved_threads(const ModelFlags& flags);
 // What these flags mean to the engine, Ctrl-C included. As resolve_model.
 Result<EngineOptions> engine_options(const ModelFlags& flags);
 
-// A whole number of at least this, for flags that hold an int.
-CLI::Range at_least(int least);
+// For flags that hold an int: a whole number in decimal digits, within the bounds. What is no whole number is told apart from
+// what is outside; the same for numbers with a point.
+CLI::Validator at_least(int least);
+CLI::Validator whole_number(int least, int most);
+CLI::Validator number_within(double least, double most);
 
 // What the command line's mistake means to its writer, in one sentence with a hint. `words` are the arguments.
 std::string usage_sentence(const CLI::App& app, const CLI::ParseError& error, const std::vector<std::string>& words);

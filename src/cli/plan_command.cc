@@ -122,14 +122,14 @@ void add_plan(CLI::App& app, Action* action) {
   CLI::App* command = app.add_subcommand("plan", "which cache for this workload, what it will cost, and why; reads no weights");
   command->add_option("-m,--model", flags->model, "a GGUF file, or smollm2");
   command->add_option("--for", flags->kind, "single-fact, extraction, summary, few-shot, chat or reasoning");
-  command->add_option("--prompt-tokens", flags->prompt_tokens, "tokens of the prompt")->check(CLI::PositiveNumber);
+  command->add_option("--prompt-tokens", flags->prompt_tokens, "tokens of the prompt")->check(at_least(1));
   command->add_option("--output-tokens", flags->output_tokens, "tokens of one answer (default: typical of the kind)")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   command
       ->add_option("--questions", flags->questions,
                    "questions on the same sealed prompt; more than one are not known when it is sealed")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   command
       ->add_option("--question-position", flags->question_position,
                    "seen: the cache is sealed after the question; unseen: before it")
@@ -142,7 +142,7 @@ void add_plan(CLI::App& app, Action* action) {
   command->add_option("--prefer", flags->prefer, "quality (default), speed or memory");
   command->add_option("--results", flags->results, "a results folder of kvartet bench; repeatable (default: KVARTET_RESULTS)");
   command->add_option("--threads", flags->threads, "compute threads planned for (default: physical cores)")
-      ->check(CLI::Range(1, 1024));
+      ->check(whole_number(1, 1024));
   command->add_flag("--audit", flags->audit, "instead: the decisions of --kv auto beside what happened");
   command->add_flag("--all", flags->all, "list every candidate, not the first of each kind");
   command->add_flag("--json", flags->json, "one JSON document on standard output");

@@ -1,5 +1,6 @@
 // kvartet speed: tokens per second by cache and depth, beside llama.cpp if asked.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -12,6 +13,8 @@
 
 namespace kvartet {
 namespace {
+
+constexpr int kMostRounds = 10'000;
 
 struct SpeedFlags {
   ModelFlags model;
@@ -91,7 +94,7 @@ Result<std::string> random_model(const std::string& shape) {
   const std::string path = directory + "/" + random_shape_name(shape) + ".gguf";
   if (files.exists(path)) return path;
   print_note(fmt::format("writing {}, a model of random weights", path));
-  const std::string unfinished = path + ".tmp";
+  const std::string unfinished = fmt::format("{}.{}.tmp", path, getpid());  // two programs may want the same model
   KV_TRY(write_tiny_model(unfinished, options));
   KV_TRY(files.rename(unfinished, path));
   return path;
@@ -153,10 +156,10 @@ void add_speed(CLI::App& app, Action* action) {
   command->add_option("--gen", flags->options.gen, "tokens decoded per measurement")->capture_default_str()->check(at_least(1));
   command->add_option("--rounds", flags->options.decode_rounds, "decode rounds, in which all caches and the peer take turns")
       ->capture_default_str()
-      ->check(at_least(1));
+      ->check(whole_number(1, kMostRounds));
   command->add_option("--prefill-rounds", flags->options.prefill_rounds, "prefill rounds")
       ->capture_default_str()
-      ->check(at_least(1));
+      ->check(whole_number(1, kMostRounds));
   command->add_option("--peer", flags->peer, "llama.cpp: measure it in the same rounds");
   command->add_flag("--json", flags->json, "one JSON document on standard output");
   command->callback([flags, action] { *action = [flags] { return speed(*flags); }; });

@@ -2,7 +2,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <climits>
+#include <limits>
+#include <system_error>
+#include <type_traits>
 
 #include "cache/spec_grammar.h"
 #include "cli/command.h"
@@ -41,20 +45,16 @@ std::string no_command(const CLI::App& command, const std::vector<std::string>& 
                      nearest_name(*word, names), name);
 }
 
-void replace_first(std::string* text, std::string_view from, std::string_view to) {
-  if (const std::size_t at = text->find(from); at != std::string::npos) text->replace(at, from.size(), to);
-}
-
-void erase_all(std::string* text, std::string_view what) {
-  for (std::size_t at = text->find(what); at != std::string::npos; at = text->find(what)) text->erase(at, what.size());
-}
+// Between the flag's name and what a check says of its value; CLI11 puts a colon there.
+constexpr std::string_view kTakes = "takes ";
+constexpr std::string_view kValue = "value ";
 
 // CLI11's sentences about flags, made shorter.
 std::string about_flag(std::string text) {
-  if (text.find(" not in range ") != std::string::npos) {
-    replace_first(&text, ": Value ", " ");
-    replace_first(&text, " not in range ", " is outside ");
-    erase_all(&text, ".000000");
+  for (const std::string_view start : {kTakes, kValue}) {
+    const std::size_t at = text.find(fmt::format(": {}", start));
+    if (at == std::string::npos) continue;
+    return text.substr(0, at) + " " + text.substr(at + 2 + (start == kValue ? kValue.size() : 0));
   }
   constexpr std::string_view kTwice = ": At Most 1 required but received ";
   if (const std::size_t at = text.find(kTwice); at != std::string::npos) {
@@ -72,9 +72,35 @@ std::string about_flag(std::string text) {
   return text;
 }
 
+// "from 1", "from 1 to 1024", as help shows it.
+template <typename Number>
+std::string bounds_text(Number least, Number most) {
+  return most == std::numeric_limits<Number>::max() ? fmt::format("from {}", least) : fmt::format("from {} to {}", least, most);
+}
+
+// `Number`: as it is read and compared.
+template <typename Number, typename Bound>
+CLI::Validator number_check(std::string_view kind, Bound least, Bound most) {
+  const std::string bounds = bounds_text(least, most);
+  const auto check = [kind = std::string(kind), bounds, least, most](std::string& text) -> std::string {
+    Number number = 0;
+    const char* const end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data(), end, number);
+    const bool octal = std::is_integral_v<Number> && text.size() > 1 && text.front() == '0';  // to CLI11, not to people
+    const bool is_number = stop == end && error != std::errc::invalid_argument && (number < 0 || number >= 0);  // no NaN is
+    if (octal || !is_number) return fmt::format("{}{} {}, not {}", kTakes, kind, bounds, kvartet::quoted(text));
+    if (error == std::errc::result_out_of_range || number < least || number > most)
+      return fmt::format("{}{} is outside {} to {}", kValue, kvartet::printable(text), least, most);
+    return {};
+  };
+  return {check, bounds};
+}
+
 }  // namespace
 
-CLI::Range at_least(int least) { return {least, INT_MAX, fmt::format("from {}", least)}; }
+CLI::Validator at_least(int least) { return whole_number(least, INT_MAX); }
+CLI::Validator whole_number(int least, int most) { return number_check<long long>("a whole number", least, most); }
+CLI::Validator number_within(double least, double most) { return number_check<double>("a number", least, most); }
 
 std::string usage_sentence(const CLI::App& app, const CLI::ParseError& error, const std::vector<std::string>& words) {
   const CLI::App& command = innermost(app);

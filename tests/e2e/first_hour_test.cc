@@ -33,6 +33,55 @@ TEST(FirstHour, MistakenFlagsAreToldInShort) {
                          2, "--samples 0"));
 }
 
+// What is no number is not called too large or too small, by no flag of any command.
+TEST(FirstHour, FlagsThatTakeNumbersTellWordsFromWrongNumbers) {
+  const struct {
+    Arguments command;
+    std::vector<std::string> flags;
+  } commands[] = {
+      {{"run", "-m", "none.gguf", "-p", "text"}, {"-n", "--threads"}},
+      {{"bench", "-m", "none.gguf", "--kv", "full", "--task", "needle", "-o", "never"},
+       {"--samples", "--context", "--solo", "--threads"}},
+      {{"fidelity", "-m", "none.gguf", "--kv", "full", "-f", "none"},
+       {"--context", "--tokens", "--windows", "--free", "--threads"}},
+      {{"speed", "-m", "none.gguf", "--kv", "full"}, {"--depth", "--gen", "--rounds", "--prefill-rounds", "--threads"}},
+      {{"explain", "-m", "none.gguf", "--kv", "full"}, {"--prompt-tokens", "--output-tokens"}},
+      {{"plan", "-m", "none.gguf"}, {"--prompt-tokens", "--output-tokens", "--questions", "--threads"}},
+      {{"calibrate"}, {"--threads"}},
+  };
+  for (const auto& [command, flags] : commands) {
+    for (const std::string& flag : flags) {
+      for (const char* word : {"abc", "1.5", "7x", "", "0x10", "010"}) {
+        const Finished f = run(command + Arguments{flag, word});
+        EXPECT_TRUE(is_refused(f, 2, flag + " takes a whole number")) << command[0] << " " << flag << " " << word;
+        EXPECT_NE(f.err.find(std::string("not '") + word + "'"), std::string::npos) << f.err;
+      }
+      EXPECT_TRUE(is_refused(run(command + Arguments{flag, "99999999999"}), 2, flag + " 99999999999 is outside"));
+    }
+  }
+  const Arguments r = {"run", "-m", "none.gguf", "-p", "text"};
+  for (const char* word : {"abc", "nan", "1.0.0"}) {
+    EXPECT_TRUE(is_refused(run(r + Arguments{"--temp", word}), 2, "--temp takes a number from 0 to 100")) << word;
+    EXPECT_TRUE(is_refused(run(r + Arguments{"--top-p", word}), 2, "--top-p takes a number from 0 to 1")) << word;
+  }
+  EXPECT_TRUE(is_refused(run(r + Arguments{"--temp", "inf"}), 2, "--temp inf is outside"));
+}
+
+// Beyond any use: refused with the limit, not estimated into nonsense.
+TEST(FirstHour, NumbersBeyondAnyUseAreRefused) {
+  const Arguments bench = {"bench", "-m", "none.gguf", "--kv", "full", "--task", "needle", "-o", "never", "--dry-run"};
+  EXPECT_TRUE(is_refused(run(bench + Arguments{"--solo", "2147483647"}), 2, "--solo 2147483647 is outside 0 to 10000"));
+  EXPECT_TRUE(is_refused(run(bench + Arguments{"--samples", "2147483647"}), 2, "--samples 2147483647 is outside 1 to 100000"));
+  const Arguments speed = {"speed", "-m", "none.gguf", "--kv", "full", "--depth", "1"};
+  EXPECT_TRUE(is_refused(run(speed + Arguments{"--rounds", "2147483647"}), 2, "--rounds 2147483647 is outside"));
+}
+
+TEST(FirstHour, MisspeltPresetNamesTheNearest) {
+  const Arguments bench = {"bench", "-m", "none.gguf", "-o", "never"};
+  EXPECT_TRUE(is_refused(run(bench + Arguments{"--preset", "compresion-paper"}), 2, "the nearest is 'compression-paper'"));
+  EXPECT_TRUE(is_refused(run(bench + Arguments{"--preset", ""}), 2, "the preset has no name; choose compression-paper"));
+}
+
 TEST(FirstHour, MisspeltModelNamesThoseThatAreThere) {
   const ScratchFolder folder;
   folder.file("tinyllama.gguf", "");

@@ -48,6 +48,33 @@ TEST_F(Measure, FidelityRefusesTextThatIsTooShortOrBroken) {
   EXPECT_TRUE(is_refused(fidelity({"--kv", "q8_0", "--context", "100", "--tokens", "10"}), 3, "empty"));
 }
 
+// No hint that cannot be followed, and no sum that runs over.
+TEST_F(Measure, FidelityRefusesWindowsWithoutAPrefix) {
+  const Finished shortest = fidelity({"--kv", "q8_0", "--context", "2", "--tokens", "1"});
+  EXPECT_TRUE(is_refused(shortest, 2, "give --context 3 at least."));
+  EXPECT_EQ(shortest.err.find("--tokens"), std::string::npos) << shortest.err;
+  EXPECT_TRUE(is_refused(fidelity({"--kv", "q8_0", "--context", "100", "--tokens", "99"}), 2, "--tokens 98 at most"));
+  EXPECT_TRUE(is_ok(fidelity({"--kv", "q8_0", "--context", "100", "--tokens", "98"})));
+  EXPECT_TRUE(is_ok(fidelity({"--kv", "q8_0", "--context", "3", "--tokens", "1"})));
+  EXPECT_TRUE(is_refused(fidelity({"--kv", "q8_0", "--context", "600", "--tokens", "2147483647"}), 2, "--tokens 598 at most"));
+  EXPECT_TRUE(
+      is_refused(fidelity({"--kv", "q8_0", "--context", "600", "--tokens", "9", "--windows", "2147483647"}), 3, "windows"));
+}
+
+// Of four free starts in a window of 600 tokens the last lies behind 574 (499 and three quarters of 100): 450 are left of 1,024.
+TEST_F(Measure, FidelityRefusesFreeRunsBeyondTheContext) {
+  const Arguments window = {"--kv", "q8_0", "--context", "600", "--tokens", "100", "--free"};
+  EXPECT_TRUE(is_refused(fidelity(window + Arguments{"100000"}), 4, "--free 450 at most"));
+  EXPECT_TRUE(is_refused(fidelity(window + Arguments{"451"}), 4, "--free 450 at most"));
+  EXPECT_TRUE(is_ok(fidelity(window + Arguments{"450"})));
+  EXPECT_TRUE(is_ok(fidelity(window + Arguments{"0"})));
+  // What was not asked for is shortened, and the table says to what.
+  folder_.file("text.txt", std::string(2000, 'a'));
+  const Finished whole = fidelity({"--kv", "q8_0", "--context", "1024", "--tokens", "20"});
+  ASSERT_TRUE(is_ok(whole));
+  EXPECT_NE(whole.out.find("runs of at most 6\n"), std::string::npos) << whole.out;
+}
+
 TEST_F(Measure, FidelityCanBeInterruptedWhileItCompares) {
   model_ = tiny_model(folder_, slow_model(), "slow.gguf");
   folder_.file("text.txt", std::string(60'000, 'a'));
@@ -136,6 +163,9 @@ TEST_F(Measure, SpeedOfThePeer) {
 TEST_F(Measure, SpeedRefusesWhatDoesNotFit) {
   EXPECT_TRUE(is_refused(speed({"--kv", "full", "--depth", "1024"}), 4, "1024"));
   EXPECT_TRUE(is_refused(speed({"--kv", "full", "--depth", "512", "--fast-tier-bytes", "10K"}), 4, "10240"));
+  EXPECT_TRUE(is_refused(speed({"--kv", "full", "--depth", "2147483647"}), 4, "depth 2147483647"));
+  const Arguments endless = {"speed", "-m", model_, "--threads", "1", "--kv", "full", "--depth", "8", "--gen", "2147483647"};
+  EXPECT_TRUE(is_refused(run(endless), 4, "2147483647 generated tokens"));
 }
 
 TEST(Lists, MethodsAndTasks) {

@@ -36,7 +36,7 @@ RunEstimate estimate_run(std::span<const PlannedTask> plan, std::span<const Cach
         seconds +=
             answer / rates.decode_tokens_per_s + gold / (spec.offload ? rates.decode_tokens_per_s : rates.prefill_tokens_per_s);
       }
-      if (sample.record.prompt_tokens + answer > longest_prompt + longest_answer) {
+      if (std::int64_t{sample.record.prompt_tokens} + answer > std::int64_t{longest_prompt} + longest_answer) {
         longest_prompt = sample.record.prompt_tokens;
         longest_answer = answer;
       }
@@ -46,9 +46,9 @@ RunEstimate estimate_run(std::span<const PlannedTask> plan, std::span<const Cach
   for (const PlannedTask* task : solo_tasks(plan)) {
     const PreparedSample* sample = solo > 0 ? representative_sample(*task) : nullptr;
     if (sample == nullptr) continue;
-    const int runs = solo * static_cast<int>(specs.size());
+    const std::int64_t runs = std::int64_t{solo} * std::ssize(specs);
     out.solo_runs += runs;
-    alone += runs * solo_seconds(*sample, rates);
+    alone += static_cast<double>(runs) * solo_seconds(*sample, rates);
   }
   out.solo_hours = alone / 3600;
   out.hours = (seconds + alone) / 3600;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -21,7 +22,7 @@ struct RunRates {
 struct RunEstimate {
   double hours = 0;  // every answer at its longest, no gain from decoding caches as one batch, rates as given at every length
   double solo_hours = 0;  // of them for the runs of each cache alone
-  int solo_runs = 0;
+  std::int64_t solo_runs = 0;
   std::size_t cache_bytes = 0;  // of all caches together, at the end of the largest sample
   std::size_t fast_bytes = 0;   // of them in the fast tier
 };

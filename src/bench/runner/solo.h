@@ -16,6 +16,9 @@ namespace kvartet {
 // Fewer repeats are stored and shown, with a word of caution.
 inline constexpr int kSoloRepeats = 5;
 
+// More are a mistake: weeks, and no better a median.
+inline constexpr int kMostSoloRepeats = 10'000;
+
 // The tasks that are timed: of two positions of the question the first, since times hardly differ.
 std::vector<const PlannedTask*> solo_tasks(std::span<const PlannedTask> plan);
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <limits>
 #include <map>
 
 #include "bench/runner/estimate.h"
@@ -222,6 +223,10 @@ TEST_F(SoloTest, TheEstimateCountsThem) {
   // Each: 3 s to open, twice 256 tokens and 8 answer tokens, then 2,000 tokens and 16.
   EXPECT_NEAR(both.solo_hours * 3600, 10 * (3 + 2 * (2.56 + 0.8) + 20 + 1.6), 1e-9);
   EXPECT_NEAR(both.hours, shared.hours + both.solo_hours, 1e-12);
+  // More runs than an int counts.
+  const RunEstimate endless = estimate_run(plan, caches, shape, rates, std::numeric_limits<int>::max());
+  EXPECT_EQ(endless.solo_runs, 2 * std::int64_t{std::numeric_limits<int>::max()});
+  EXPECT_NEAR(endless.solo_hours / both.solo_hours, static_cast<double>(endless.solo_runs) / 10, 1e-3);
 }
 
 }  // namespace
