@@ -22,6 +22,7 @@
 #include "cli/prefill_keeping.h"
 #include "cli/self_checking.h"
 #include "core/clock.h"
+#include "core/counted.h"
 #include "core/file_system.h"
 #include "engine/engine.h"
 #include "report/claims.h"
@@ -33,9 +34,11 @@
 namespace kvartet {
 namespace {
 
+constexpr int kMostSamples = 100'000;  // of one task and length: all of their prompts are in memory at once
+
 struct BenchFlags {
   ModelFlags model;
-  std::string preset;
+  std::optional<std::string> preset;
   std::vector<std::string> kv;
   BenchmarkRequest request;
   std::vector<std::string> question_positions = {"seen"};
@@ -49,8 +52,8 @@ struct BenchFlags {
 
 std::string shape_text(const ModelShape& s) {
   const LayerShape& layer = s.layers.front();
-  return fmt::format("{}, {} layers, {}/{} heads of {}, hidden {}", s.architecture, s.layer_count(), layer.heads, layer.kv_heads,
-                     layer.head_dim, s.hidden);
+  return fmt::format("{}, {}, {}/{} heads of {}, hidden {}", s.architecture, counted(s.layer_count(), "layer"), layer.heads,
+                     layer.kv_heads, layer.head_dim, s.hidden);
 }
 
 Result<RunRecord> run_record(const BenchFlags& flags, const Engine& engine, const std::string& model_path) {
@@ -74,7 +77,8 @@ std::string cell_text(const Cell& cell) {
 }
 
 std::string time_left(double seconds) {
-  const int whole = static_cast<int>(seconds);
+  const auto whole = static_cast<std::int64_t>(std::min(seconds, 1e15));
+  if (whole >= 100 * 3600) return fmt::format("{} left", counted(whole / 3600, "hour"));
   return fmt::format("{} min {} s left", whole / 60, whole % 60);
 }
 
@@ -131,18 +135,19 @@ Result<RunRates> probe_rates(Engine& engine, double open_s) {
 }
 
 void print_dry_run(const std::vector<PlannedTask>& plan, const std::vector<CacheSpec>& specs, const RunEstimate& estimate) {
-  std::string text = fmt::format("{} caches:\n", specs.size());
+  std::string text = counted(specs.size(), "cache") + ":\n";
   for (const CacheSpec& spec : specs) text += fmt::format("  {}\n", spec.canonical);
   text += "over:\n";
   for (const PlannedTask& task : plan) {
     long long tokens = 0;
     for (const PreparedSample& s : task.samples) tokens += s.record.prompt_tokens;
-    text += fmt::format("  {:30} context {:>7}: {:>4} prompts, {:>9} prompt tokens, {} records unusable{}\n", task.task,
-                        task.context, task.samples.size(), tokens, task.skipped.size(),
+    text += fmt::format("  {:30} context {:>7}: {:>12}, {:>23}, {} unusable{}\n", task.task, task.context,
+                        counted(task.samples.size(), "prompt"), counted(tokens, "prompt token"),
+                        counted(task.skipped.size(), "record"),
                         task.position == QuestionPosition::kUnseen ? "; question unseen" : "");
   }
   if (estimate.solo_runs > 0) {
-    text += fmt::format("and {} runs of a cache alone, about {:.1f} hours of the following\n", estimate.solo_runs,
+    text += fmt::format("and {} of a cache alone, about {:.1f} hours of the following\n", counted(estimate.solo_runs, "run"),
                         estimate.solo_hours);
   }
   constexpr double kMiB = 1024.0 * 1024.0;
@@ -221,14 +226,15 @@ void print_plan_notes(std::span<const PlannedTask> plan) {
   for (const PlannedTask& task : plan) {
     for (const SkippedLine& line : task.skipped) print_note(fmt::format("{}: {}; left out", line.where(), line.reason));
     if (!task.skipped.empty()) {
-      print_note(fmt::format("{}: {} records used, {} lines left out", task.task, task.samples.size(), task.skipped.size()));
+      print_note(fmt::format("{}: {} used, {} left out", task.task, counted(task.samples.size(), "record"),
+                             counted(task.skipped.size(), "line")));
     }
     if (!task.note.empty()) print_note(task.note);
   }
 }
 
 Result<const Preset*> chosen_preset(const BenchFlags& flags) {
-  if (!flags.preset.empty()) return find_preset(flags.preset);
+  if (flags.preset) return find_preset(*flags.preset);
   if (flags.kv.empty())
     return usage_error("--kv is required; name a cache, for example --kv full, or a whole study with --preset.");
   if (flags.request.tasks.empty())
@@ -266,10 +272,7 @@ Result<BenchmarkSummary> bench_shared(Engine& engine, const std::vector<PlannedT
   };
   engine.use_kept_prefills(kept);
   if (kept != nullptr) {
-    hooks.begin = [&](std::span<const PreparedSample* const> samples) -> Status {
-      KV_ASSIGN(const KeptPrefills::Plan keeping, plan_keeping(*kept, engine.shape(), samples));
-      return kept->prepare(keeping);
-    };
+    hooks.begin = [&](std::span<const PreparedSample* const> samples) { return prepare_keeping(*kept, engine.shape(), samples); };
   }
   BenchmarkSummary summary;
   if (same_caches) {
@@ -304,8 +307,7 @@ Result<SoloSummary> bench_solo(const BenchFlags& flags, const SoloSettings& sett
   show_progress("", 1);
   for (const std::string& note : summary.notes) print_note(note);
   if (summary.resumed > 0)
-    print_note(
-        fmt::format("{} runs of a cache alone were in {} already; {} were made now", summary.resumed, flags.out, summary.run));
+    print_note(fmt::format("runs of a cache alone: {} in {} already, {} made now", summary.resumed, flags.out, summary.run));
   return summary;
 }
 
@@ -314,17 +316,19 @@ Status ending(const BenchmarkSummary& summary, const SoloSummary& solo, const st
   if (summary.cancelled || solo.cancelled)
     return cancelled(fmt::format("interrupted; what was finished is in {}, and the same command goes on from there", folder));
   if (summary.outcomes_failed > 0) {
-    return internal_error(fmt::format(
-        "{} answers failed, for the reasons given with the table; the same command tries them again", summary.outcomes_failed));
+    return internal_error(fmt::format("{} failed, for the reasons given with the table; the same command tries again",
+                                      counted(summary.outcomes_failed, "answer")));
   }
   if (solo.failed > 0) {
-    return internal_error(fmt::format(
-        "{} runs of a cache alone failed, for the reasons given with the table; the same command tries them again", solo.failed));
+    return internal_error(
+        fmt::format("{} of a cache alone failed, for the reasons given with the table; the same command tries again",
+                    counted(solo.failed, "run")));
   }
   return {};
 }
 
 Status bench(BenchFlags& flags) {
+  KV_ASSIGN(const SelfCheckMode self_check, self_check_mode(flags.self_check));
   KV_ASSIGN(const Preset* preset, chosen_preset(flags));
   if (preset != nullptr) flags.request.form = preset->form;
   if (flags.solo > 0 && flags.request.form == "paper") {
@@ -366,8 +370,15 @@ Status bench(BenchFlags& flags) {
     return {};
   }
   KV_ASSIGN(RunRecord run, run_record(flags, *engine, options.model_path));
+  const auto look_at_caches = [&] { return check_caches(*engine, options.model_path, all_specs(specs, caches), self_check); };
+  // What is refused leaves no folder behind; one that is there may refuse at once.
+  const bool is_new = !files.exists(fmt::format("{}/{}", flags.out, kStoreFile));
+  if (is_new) {
+    KV_TRY(look_at_caches());
+    if (kept != nullptr) KV_TRY(prepare_keeping(*kept, engine->shape(), samples_of(plan)));
+  }
   KV_ASSIGN(Store store, Store::open(files, flags.out, run));
-  KV_TRY(check_caches(*engine, options.model_path, all_specs(specs, caches), flags.self_check));
+  if (!is_new) KV_TRY(look_at_caches());
   KV_ASSIGN(const BenchmarkSummary summary, bench_shared(*engine, plan, caches, work.caps, wishes.empty(), kept.get(), store));
   SoloSummary solo;
   if (flags.solo > 0 && !summary.cancelled) {
@@ -383,8 +394,7 @@ Status bench(BenchFlags& flags) {
   KV_TRY(write_predictions(files, flags.out, results));
   KV_TRY(print_report(results, flags.json));
   if (summary.samples_resumed > 0)
-    print_note(
-        fmt::format("{} samples were in {} already; {} were run now", summary.samples_resumed, flags.out, summary.samples_run));
+    print_note(fmt::format("samples: {} in {} already, {} run now", summary.samples_resumed, flags.out, summary.samples_run));
   const Status keeping = kept == nullptr ? Status() : report_keeping(*kept, *flags.keep_prefill);
   KV_TRY(ending(summary, solo, flags.out));
   return keeping;
@@ -406,7 +416,7 @@ void add_bench(CLI::App& app, Action* action) {
   command->add_option("--context", flags->request.contexts, "tokens of prompt and answer; repeatable (default: the model's)")
       ->check(at_least(1));
   command->add_option("--samples", flags->request.samples, "prompts per task and context (default: the task's own)")
-      ->check(at_least(1));
+      ->check(whole_number(1, kMostSamples));
   command
       ->add_option("--question-position", flags->question_positions,
                    "seen: the cache is sealed after the question; unseen: before it; both: once each, compared in the report")
@@ -419,7 +429,7 @@ void add_bench(CLI::App& app, Action* action) {
                       "(0: only the times that all caches share)",
                       kSoloRepeats))
       ->capture_default_str()
-      ->check(at_least(0));
+      ->check(whole_number(0, kMostSoloRepeats));
   command->add_option("--data", flags->request.data_dir, "folder that holds longbench/, haystack/, ... (kvartet data check)");
   command->add_option("--seed", flags->request.seed, "of the generated tasks")->capture_default_str();
   command->add_option("--keep-prefill", flags->keep_prefill,

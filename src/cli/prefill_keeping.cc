@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cli/command.h"
+#include "core/counted.h"
 #include "core/file_system.h"
 #include "results/fingerprint.h"
 #include "results/machine.h"
@@ -41,24 +42,28 @@ Result<KeptPrefills::Plan> plan_keeping(const KeptPrefills& kept, const ModelSha
   return kept.plan(shape, prompts);
 }
 
+Status prepare_keeping(KeptPrefills& kept, const ModelShape& shape, std::span<const PreparedSample* const> samples) {
+  KV_ASSIGN(const KeptPrefills::Plan plan, plan_keeping(kept, shape, samples));
+  return kept.prepare(plan);
+}
+
 std::string keeping_text(const KeptPrefills::Plan& plan, const std::string& directory) {
-  return fmt::format(
-      "kept prefills in {}: {} of {} prompts are there, the others take {:.0f} MiB of {:.0f} MiB that are free{}\n", directory,
-      plan.there, plan.prompts, mib(plan.new_bytes), mib(plan.free_bytes),
-      plan.new_bytes > plan.free_bytes ? ": too little"
-      : plan.there > 0                 ? "; the hours above count every prompt as computed"
-                                       : "");
+  return fmt::format("kept prefills in {}: {} of {} kept already, the others take {:.0f} MiB of {:.0f} MiB that are free{}\n",
+                     directory, plan.there, counted(plan.prompts, "prompt"), mib(plan.new_bytes), mib(plan.free_bytes),
+                     plan.new_bytes > plan.free_bytes ? ": too little"
+                     : plan.there > 0                 ? "; the hours above count every prompt as computed"
+                                                      : "");
 }
 
 Status report_keeping(const KeptPrefills& kept, const std::string& directory) {
   const KeptPrefills::Tally& tally = kept.tally();
-  std::string note = fmt::format("kept prefills in {}: {} were read, {} written", directory, tally.read, tally.kept);
-  if (tally.refused > 0) note += fmt::format(", {} files were of no use", tally.refused);
+  std::string note = fmt::format("kept prefills in {}: {} read, {} written", directory, tally.read, tally.kept);
+  if (tally.refused > 0) note += fmt::format(", {} of no use", counted(tally.refused, "file"));
   if (tally.read + tally.kept + tally.refused > 0) print_note(note);
   if (tally.not_kept == 0) return {};
   const Status& first = tally.first_failure;
-  return {first.code(),
-          fmt::format("the results are complete, but {} prefills could not be kept: {}", tally.not_kept, first.message())};
+  return {first.code(), fmt::format("the results are complete, but {} could not be kept: {}", counted(tally.not_kept, "prefill"),
+                                    first.message())};
 }
 
 }  // namespace kvartet

@@ -20,6 +20,9 @@ Result<std::unique_ptr<KeptPrefills>> open_kept_prefills(const std::string& dire
 Result<KeptPrefills::Plan> plan_keeping(const KeptPrefills& kept, const ModelShape& shape,
                                         std::span<const PreparedSample* const> samples);
 
+// The folder, ready for these samples. As KeptPrefills::prepare.
+Status prepare_keeping(KeptPrefills& kept, const ModelShape& shape, std::span<const PreparedSample* const> samples);
+
 // For a dry run: files, bytes and free bytes, one line.
 std::string keeping_text(const KeptPrefills::Plan& plan, const std::string& directory);
 

@@ -12,6 +12,7 @@
 #include "cli/command.h"
 #include "cli/self_checking.h"
 #include "core/clock.h"
+#include "core/counted.h"
 #include "core/file_system.h"
 #include "engine/engine.h"
 #include "engine/prompt.h"
@@ -147,10 +148,10 @@ Result<Answer> answer(Engine& engine, const RunFlags& flags, Sequence sequence, 
 void print_summary(const Sequence& sealed, const Json& kv, const Answer& a) {
   const auto& c = a.completion;
   print_note(
-      fmt::format("[{} prompt tokens, {} answered ({}), first token after {:.2f} s, {:.1f} tokens/s; {}: {:.1f} MB, in f16 "
+      fmt::format("[{}, {} answered ({}), first token after {:.2f} s, {:.1f} tokens/s; {}: {:.1f} MB, in f16 "
                   "{:.1f} MB ({:.2f}x)]",
-                  a.prompt_tokens, c.tokens.size(), finish_reason_name(c.finish_reason), a.ttft_s, decode_rate(c),
-                  sealed.cache.spec().canonical, kv["allocated_bytes"].get<double>() / 1e6,
+                  counted(a.prompt_tokens, "prompt token"), c.tokens.size(), finish_reason_name(c.finish_reason), a.ttft_s,
+                  decode_rate(c), sealed.cache.spec().canonical, kv["allocated_bytes"].get<double>() / 1e6,
                   kv["full_f16_bytes"].get<double>() / 1e6, kv["compression_ratio"].get<double>()));
 }
 
@@ -198,6 +199,7 @@ void keep_what_happened(const AutoDecision& decision, const Sequence& sealed, co
 Status run(const RunFlags& flags) {
   if (flags.sources != 1) return usage_error("give the prompt with either -p TEXT or -f FILE, once");
   if (flags.raw && flags.chat) return usage_error("--raw and --chat exclude each other; choose one");
+  KV_ASSIGN(const SelfCheckMode self_check, self_check_mode(flags.self_check));
   std::optional<AutoSpec> wish;
   std::vector<CacheSpec> specs;
   if (is_auto(flags.kv)) {
@@ -228,15 +230,15 @@ Status run(const RunFlags& flags) {
   }
   const double before_check = Clock::real().seconds();
   KV_TRY(check_spec(specs[0], engine->shape()));
-  KV_TRY(check_caches(*engine, options.model_path, specs, flags.self_check));
+  KV_TRY(check_caches(*engine, options.model_path, specs, self_check));
   begin += Clock::real().seconds() - before_check;  // not what somebody waits for who runs it again
   KV_ASSIGN(std::vector<Sequence> sealed,
             engine->prefill(prompt.sealed, specs, [](double share) { show_progress("reading", share); }));
   const double sealed_at = Clock::real().seconds();
   const Json kv = kv_json(sealed[0].cache, engine->shape());
   if (!sealed[0].cache.acted() && specs[0].canonical != "full" && specs[0].canonical != "f32") {
-    print_note(fmt::format("note: {} did not act on {} tokens: nothing was dropped or written in fewer bits", specs[0].canonical,
-                           prompt.sealed.size()));
+    print_note(fmt::format("note: {} did not act on {}: nothing was dropped or written in fewer bits", specs[0].canonical,
+                           counted(prompt.sealed.size(), "token")));
   }
 
   std::vector<Answer> answers;
@@ -286,10 +288,10 @@ void add_run(CLI::App& app, Action* action) {
   command->add_option("-n", flags->generate.max_tokens, "longest answer in tokens")->capture_default_str()->check(at_least(0));
   command->add_option("--temp", flags->generate.sampling.temperature, "temperature; 0 is greedy")
       ->capture_default_str()
-      ->check(CLI::Range(0.0, 100.0));
+      ->check(number_within(0, 100));
   command->add_option("--top-p", flags->generate.sampling.top_p, "smallest set of tokens with this probability")
       ->capture_default_str()
-      ->check(CLI::Range(0.0, 1.0));
+      ->check(number_within(0, 1));
   command->add_option("--seed", flags->generate.sampling.seed, "of the sampling")->capture_default_str();
   command->add_option("--stop", flags->generate.stop, "text that ends the answer; repeatable");
   command->add_flag("--raw", flags->raw, "no chat template: the model continues the text");

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "bench/self_check.h"
+#include "cache/spec_grammar.h"
 #include "cli/planning.h"
 #include "core/file_system.h"
 #include "results/fingerprint.h"
@@ -17,35 +18,38 @@
 namespace kvartet {
 namespace {
 
-// For scripts that cannot change the command: KVARTET_SELF_CHECK=off is --no-self-check.
-bool is_switched_off(const SelfCheckFlags& flags) {
-  if (flags.strict || flags.off) return flags.off;
-  const char* const text = std::getenv("KVARTET_SELF_CHECK");
-  return text != nullptr && std::string_view(text) == "off";
-}
-
-// What is known of this model, and where new checks go. Without a folder, or with a file that cannot be read, nothing is known.
+// What is known of this model, and where new checks go. Without a folder, or with a file that cannot be read, nothing is known
+// and nothing kept, which is said where there was something to keep: the same checks will run again.
 class Memory {
  public:
   static Result<Memory> open(const std::string& model_path) {
     Memory memory;
     KV_ASSIGN(memory.model_, model_fingerprint(FileSystem::real(), model_path));
     const std::string home = planner_home();
-    if (home.empty()) return memory;
+    if (home.empty()) {
+      memory.why_not_ = "neither KVARTET_HOME nor HOME is set";
+      return memory;
+    }
     Result<SelfCheckMemory> file = SelfCheckMemory::load(FileSystem::real(), home + "/" + kSelfCheckFile, self_check_probe());
-    if (file.ok()) memory.file_ = std::move(*file);
+    if (file.ok()) {
+      memory.file_ = std::move(*file);
+    } else {
+      memory.why_not_ = file.status().message();
+    }
     return memory;
   }
   const SelfCheck* find(const std::string& spec) const { return file_ ? file_->find(model_, spec) : nullptr; }
   void keep(std::span<const SelfCheck> checks) {
-    if (!file_ || checks.empty()) return;
-    const Status kept = file_->add(FileSystem::real(), model_, checks);
-    if (!kept.ok()) print_note("note: the self-check is not kept: " + kept.message());
+    if (checks.empty()) return;
+    std::string why_not = why_not_;
+    if (file_) why_not = file_->add(FileSystem::real(), model_, checks).message();
+    if (!why_not.empty()) print_note(fmt::format("note: the self-check is not kept and will run again: {}", why_not));
   }
 
  private:
   std::string model_;
   std::optional<SelfCheckMemory> file_;
+  std::string why_not_;  // there is none
 };
 
 // What --strict has to know of all checks.
@@ -56,7 +60,7 @@ struct Failures {
 
 enum class Age { kNew, kRemembered };
 
-void report(const SelfCheck& check, Age age, const SelfCheckFlags& flags, Failures* failures) {
+void report(const SelfCheck& check, Age age, SelfCheckMode mode, Failures* failures) {
   switch (verdict_of(check)) {
     case SelfCheckVerdict::kGood: return;
     case SelfCheckVerdict::kPoor:
@@ -64,7 +68,7 @@ void report(const SelfCheck& check, Age age, const SelfCheckFlags& flags, Failur
       failures->poor.push_back(check.spec);
       return;
     case SelfCheckVerdict::kIdle:
-      if (age == Age::kNew || flags.strict) print_note("note: " + self_check_sentence(check));
+      if (age == Age::kNew || mode == SelfCheckMode::kStrict) print_note("note: " + self_check_sentence(check));
       failures->unchecked.push_back(check.spec);
       return;
   }
@@ -118,9 +122,20 @@ void add_self_check_flags(CLI::App* command, SelfCheckFlags* flags) {
       ->excludes(strict);
 }
 
-Status check_caches(Engine& engine, const std::string& model_path, std::span<const CacheSpec> specs,
-                    const SelfCheckFlags& flags) {
-  if (is_switched_off(flags) || std::none_of(specs.begin(), specs.end(), needs_self_check)) return {};
+Result<SelfCheckMode> self_check_mode(const SelfCheckFlags& flags) {
+  if (flags.strict) return SelfCheckMode::kStrict;
+  if (flags.off) return SelfCheckMode::kOff;
+  const char* const text = std::getenv("KVARTET_SELF_CHECK");
+  const std::string_view value = text == nullptr ? "" : text;
+  if (value.empty() || value == "on") return SelfCheckMode::kWarn;
+  if (value == "off") return SelfCheckMode::kOff;
+  return usage_error(
+      fmt::format("the environment's KVARTET_SELF_CHECK is {}, and takes on or off; change it, or give --no-self-check",
+                  kvartet::quoted(value)));
+}
+
+Status check_caches(Engine& engine, const std::string& model_path, std::span<const CacheSpec> specs, SelfCheckMode mode) {
+  if (mode == SelfCheckMode::kOff || std::none_of(specs.begin(), specs.end(), needs_self_check)) return {};
   KV_ASSIGN(Memory memory, Memory::open(model_path));
   Failures failures;
   std::vector<CacheSpec> unknown;
@@ -128,7 +143,7 @@ Status check_caches(Engine& engine, const std::string& model_path, std::span<con
     if (!needs_self_check(spec)) continue;
     const SelfCheck* const known = memory.find(spec.canonical);
     if (known != nullptr) {
-      report(*known, Age::kRemembered, flags, &failures);
+      report(*known, Age::kRemembered, mode, &failures);
     } else {
       unknown.push_back(spec);
     }
@@ -136,9 +151,9 @@ Status check_caches(Engine& engine, const std::string& model_path, std::span<con
   if (!unknown.empty()) {
     KV_ASSIGN(const std::vector<SelfCheck> checks, check_new(engine, model_path, unknown, &failures));
     memory.keep(checks);
-    for (const SelfCheck& check : checks) report(check, Age::kNew, flags, &failures);
+    for (const SelfCheck& check : checks) report(check, Age::kNew, mode, &failures);
   }
-  return flags.strict ? strict_verdict(failures) : Status();
+  return mode == SelfCheckMode::kStrict ? strict_verdict(failures) : Status();
 }
 
 }  // namespace kvartet

@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 #include <sys/mount.h>
 
+#include <memory>
+
 #include "bench_fixture.h"
 
 namespace kvartet::e2e {
@@ -38,18 +40,18 @@ TEST_F(KeepPrefill, ALaterCacheReadsAndGivesTheSameTable) {
   const Finished first = keep("first", first_, few_);
   ASSERT_TRUE(is_ok(first));
   EXPECT_EQ(table(first), expected_first);
-  EXPECT_NE(first.err.find("0 were read, 4 written"), std::string::npos) << first.err;
+  EXPECT_NE(first.err.find("0 read, 4 written"), std::string::npos) << first.err;
   EXPECT_EQ(files().size(), 4U);
 
   const Finished later = keep("later", later_, few_);
   ASSERT_TRUE(is_ok(later));
   EXPECT_EQ(table(later), expected);
-  EXPECT_NE(later.err.find("4 were read, 0 written"), std::string::npos) << later.err;
+  EXPECT_NE(later.err.find("4 read, 0 written"), std::string::npos) << later.err;
 
   // The same folder of results, too: a seventh cache joins the first ones.
   const Finished joined = keep("first", {"--kv", "streamingllm:window=64"}, few_);
   ASSERT_TRUE(is_ok(joined));
-  EXPECT_NE(joined.err.find("4 were read, 0 written"), std::string::npos) << joined.err;
+  EXPECT_NE(joined.err.find("4 read, 0 written"), std::string::npos) << joined.err;
   EXPECT_EQ(rows(joined).size(), 6U);
   for (const Json& row : joined.json()["rows"]) EXPECT_EQ(row["shared"], true) << row["spec"];
 }
@@ -62,18 +64,18 @@ TEST_F(KeepPrefill, UnseenQuestionsKeepTheDocument) {
   const Finished later = keep("later", later_, unseen);
   ASSERT_TRUE(is_ok(later));
   EXPECT_EQ(table(later), expected);
-  EXPECT_NE(later.err.find("4 were read"), std::string::npos) << later.err;
-  EXPECT_NE(keep("seen", first_, few_).err.find("0 were read, 4 written"), std::string::npos);
+  EXPECT_NE(later.err.find("4 read"), std::string::npos) << later.err;
+  EXPECT_NE(keep("seen", first_, few_).err.find("0 read, 4 written"), std::string::npos);
 }
 
 TEST_F(KeepPrefill, DryRunTellsFilesAndBytes) {
   const Finished before = keep("out", first_, few_ + Arguments{"--dry-run"});
   EXPECT_EQ(before.code, 0) << before.err;
-  EXPECT_NE(before.out.find("0 of 4 prompts are there"), std::string::npos) << before.out;
+  EXPECT_NE(before.out.find("0 of 4 prompts kept already"), std::string::npos) << before.out;
   EXPECT_FALSE(std::filesystem::exists(out("kept")));
   ASSERT_TRUE(is_ok(keep("out", first_, few_)));
   const Finished after = keep("more", first_, Arguments{"--samples", "3", "--dry-run"});
-  EXPECT_NE(after.out.find("4 of 6 prompts are there"), std::string::npos) << after.out;
+  EXPECT_NE(after.out.find("4 of 6 prompts kept already"), std::string::npos) << after.out;
   EXPECT_EQ(files().size(), 4U);
 }
 
@@ -92,10 +94,10 @@ TEST_F(KeepPrefill, DamagedFilesAreNamedAndReplaced) {
   const Finished later = keep("later", later_, few_);
   ASSERT_TRUE(is_ok(later));
   EXPECT_EQ(table(later), expected);
-  for (const char* what : {"is damaged", "was it cut short?", "has version 9", "1 were read, 3 written, 3 files were of no use"})
+  for (const char* what : {"is damaged", "was it cut short?", "has version 9", "1 read, 3 written, 3 files of no use"})
     EXPECT_NE(later.err.find(what), std::string::npos) << what << " is missing in:\n" << later.err;
   const Finished again = keep("again", later_, few_);
-  EXPECT_NE(again.err.find("4 were read, 0 written"), std::string::npos) << again.err;
+  EXPECT_NE(again.err.find("4 read, 0 written"), std::string::npos) << again.err;
   EXPECT_EQ(table(again), expected);
 }
 
@@ -111,10 +113,40 @@ TEST_F(KeepPrefill, KilledAgainAndAgain) {
   const Finished rest = keep("cut", first_, few_);
   ASSERT_TRUE(is_ok(rest));
   EXPECT_EQ(rest.err.find("of no use"), std::string::npos) << rest.err;
+  const bool wrote = rest.err.find(" written") != std::string::npos && rest.err.find(" 0 written") == std::string::npos;
+  if (wrote) {  // then what the killed ones left is gone
+    EXPECT_EQ(files().size(), 4U);
+  }
   const Finished later = keep("later", later_, few_);
   ASSERT_TRUE(is_ok(later));
   EXPECT_EQ(table(later), expected);
   EXPECT_EQ(later.err.find("of no use"), std::string::npos) << later.err;
+}
+
+TEST_F(KeepPrefill, WhatAKilledRunLeftIsRemoved) {
+  std::filesystem::create_directory(out("kept"));
+  folder_.file("kept/a.prefill.12-0123456789abcdef.unfinished", "half");
+  folder_.file("kept/notes.txt", "precious");
+  ASSERT_TRUE(is_ok(keep("first", first_, few_)));
+  EXPECT_EQ(files().size(), 4U + 1);
+  EXPECT_EQ(read_text(out("kept/notes.txt")), "precious");
+}
+
+// Four at once on one folder: whoever is first or last, all give the table of a run without the folder.
+TEST_F(KeepPrefill, SeveralRunsShareAFolderAtTheSameTime) {
+  const Json expected = table(run(bench_arguments("plain", few_ + Arguments{"--json"}, first_)));
+  std::vector<std::unique_ptr<Program>> programs;
+  for (const char* name : {"a", "b", "c", "d"}) {
+    programs.push_back(
+        std::make_unique<Program>(bench_arguments(name, few_ + Arguments{"--json", "--keep-prefill", out("kept")}, first_)));
+  }
+  for (const auto& program : programs) {
+    const Finished f = program->wait();
+    ASSERT_TRUE(is_ok(f));
+    EXPECT_EQ(table(f), expected);
+    EXPECT_EQ(f.err.find("of no use"), std::string::npos) << f.err;
+  }
+  EXPECT_EQ(files().size(), 4U);
 }
 
 TEST_F(KeepPrefill, AFullDiskIsFoundBeforeTheFirstPrompt) {
@@ -127,7 +159,7 @@ TEST_F(KeepPrefill, AFullDiskIsFoundBeforeTheFirstPrompt) {
     std::string path;
   } unmount{out("kept")};
   EXPECT_TRUE(is_refused(keep("out", first_, few_), 4, "free some space"));
-  EXPECT_EQ(samples_in("out"), 0);
+  EXPECT_FALSE(std::filesystem::exists(out("out")));
   EXPECT_NE(keep("out", first_, few_ + Arguments{"--dry-run"}).out.find("too little"), std::string::npos);
 }
 
@@ -147,6 +179,9 @@ TEST_F(KeepPrefill, FoldersThatAreNone) {
   folder_.file("kept", "precious");
   EXPECT_TRUE(is_refused(keep("out", first_, few_), 5, out("kept")));
   EXPECT_EQ(read_text(out("kept")), "precious");
+  EXPECT_TRUE(
+      is_refused(run(bench_arguments("out", few_ + Arguments{"--keep-prefill", out("kept") + "/deeper"})), 5, out("kept")));
+  EXPECT_FALSE(std::filesystem::exists(out("out"))) << "a refused command leaves no folder behind";
 }
 
 TEST_F(KeepPrefill, AReadOnlyFolderCanBeReadFrom) {
@@ -157,7 +192,7 @@ TEST_F(KeepPrefill, AReadOnlyFolderCanBeReadFrom) {
   const Finished more = keep("more", first_, {"--samples", "3"}, strict);
   std::filesystem::permissions(out("kept"), std::filesystem::perms::owner_all);
   ASSERT_TRUE(is_ok(later));
-  EXPECT_NE(later.err.find("4 were read"), std::string::npos) << later.err;
+  EXPECT_NE(later.err.find("4 read"), std::string::npos) << later.err;
   EXPECT_TRUE(is_refused(more, 5, out("kept")));
 }
 

@@ -68,7 +68,18 @@ TEST_F(SelfCheckRun, StrictMakesItAnErrorAndScriptsCanLeaveItOut) {
   EXPECT_EQ(ask({"--kv", "q4_0", "--no-self-check"}).err.find("warning"), std::string::npos);
   setenv("KVARTET_SELF_CHECK", "off", 1);
   EXPECT_EQ(ask({"--kv", "q4_0"}).err.find("warning"), std::string::npos);
-  EXPECT_EQ(ask({"--kv", "q4_0", "--strict"}).code, 1);  // asked for by name
+  EXPECT_EQ(ask({"--kv", "q4_0", "--strict"}).code, 1);  // a flag beats the environment
+  for (const char* wrong : {"Off", "0", "no", "offf"}) {
+    setenv("KVARTET_SELF_CHECK", wrong, 1);
+    EXPECT_TRUE(is_refused(ask({"--kv", "q4_0"}), 2, "takes on or off")) << wrong;
+    EXPECT_TRUE(is_ok(ask({"--kv", "q4_0", "--no-self-check"}))) << wrong;
+    const Arguments bench = {"bench", "-m", "none.gguf", "--kv", "full", "--task", "needle", "-o", folder_.path("never")};
+    EXPECT_TRUE(is_refused(run(bench), 2, "KVARTET_SELF_CHECK")) << wrong;
+  }
+  for (const char* usual : {"", "on"}) {
+    setenv("KVARTET_SELF_CHECK", usual, 1);
+    EXPECT_NE(ask({"--kv", "q4_0"}).err.find("warning"), std::string::npos) << usual;
+  }
   EXPECT_TRUE(is_refused(ask({"--strict", "--no-self-check"}), 2, "--strict"));
 }
 
@@ -89,6 +100,18 @@ TEST_F(SelfCheckRun, WhatCannotBeCheckedOrKeptStopsNothing) {
   EXPECT_TRUE(is_ok(f));
   EXPECT_NE(f.err.find("is not kept"), std::string::npos) << f.err;
   EXPECT_NE(f.err.find("warning: q4_0"), std::string::npos) << f.err;
+
+  // A memory that cannot be read is no quieter: the check runs again, and the command says so.
+  std::filesystem::remove(folder_.path("home"));
+  std::filesystem::create_directories(folder_.path("home/self-checks.tsv"));
+  for (int i = 0; i < 2; ++i) {
+    const Finished forgetful = ask({"--kv", "q4_0"});
+    EXPECT_TRUE(is_ok(forgetful));
+    const std::size_t said = forgetful.err.find("self-checks.tsv' is a folder");
+    ASSERT_NE(said, std::string::npos) << forgetful.err;
+    EXPECT_EQ(forgetful.err.find("is not kept", said), std::string::npos) << "said twice: " << forgetful.err;
+    EXPECT_NE(forgetful.err.find("warning: q4_0"), std::string::npos) << forgetful.err;
+  }
 
   // The prompt fits the memory, the check's longer text beside `full` does not.
   const Finished cramped = ask({"--kv", "q4_0", "--fast-tier-bytes", "200K"});
@@ -112,7 +135,12 @@ TEST_F(SelfCheckRun, BenchChecksAllItsCachesInOneGo) {
   EXPECT_NE(f.err.find("warning: q4_0"), std::string::npos) << f.err;
   const std::string lines = memory();
   EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 2);
-  EXPECT_EQ(run(bench + Arguments{"-o", folder_.path("strict"), "--strict"}).code, 1);
+  // What is refused leaves no folder behind; one that is there stays as it is.
+  EXPECT_EQ(run(bench + Arguments{"-o", folder_.path("strict"), "--keep-prefill", folder_.path("kept"), "--strict"}).code, 1);
+  EXPECT_FALSE(std::filesystem::exists(folder_.path("strict")));
+  EXPECT_FALSE(std::filesystem::exists(folder_.path("kept")));
+  EXPECT_EQ(run(bench + Arguments{"-o", folder_.path("out"), "--strict"}).code, 1);
+  EXPECT_TRUE(is_ok(run({"report", folder_.path("out")})));
 }
 
 }  // namespace
