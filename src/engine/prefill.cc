@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "core/freed_memory.h"
 #include "engine/engine_impl.h"
 
 namespace kvartet {
@@ -68,6 +69,7 @@ class Keeping {
 
 }  // namespace
 
+// Its buffers go back to the system when it is done: what a session then holds is what its caches account for.
 Result<std::vector<Sequence>> Engine::prefill(std::span<const Token> prompt, std::span<const CacheSpec> specs,
                                               const Progress& progress) {
   if (prompt.empty()) return bad_input("the prompt is empty; give some text");
@@ -81,11 +83,15 @@ Result<std::vector<Sequence>> Engine::prefill(std::span<const Token> prompt, std
   KV_ASSIGN(std::vector<Sequence> sequences, impl_->make_sequences(specs));
   if (const std::unique_ptr<PrefillFileReader> file = impl_->open_kept(prompt, sequences); file != nullptr) {
     KV_ASSIGN(const bool was_read, impl_->read_prefill(*file, prompt, sequences, progress));
-    if (was_read) return sequences;
+    if (was_read) {
+      return_freed_memory();
+      return sequences;
+    }
     sequences.clear();  // before the new ones: they may not fit the byte cap together
     KV_ASSIGN(sequences, impl_->make_sequences(specs));
   }
   KV_TRY(impl_->compute_prefill(prompt, sequences, progress));
+  return_freed_memory();
   return sequences;
 }
 
