@@ -7,6 +7,7 @@
 #include "bench/calibrate.h"
 #include "cli/command.h"
 #include "cli/planning.h"
+#include "core/counted.h"
 #include "plan/candidates.h"
 
 namespace kvartet {
@@ -57,9 +58,9 @@ nlohmann::ordered_json json_of(const CalibrateReport& report) {
 }
 
 std::string text_of(const CalibrateReport& report) {
-  std::string text = fmt::format("{}, {} threads, {:.0f} s\n{:18} {:24} {:>8} {:>6} {:>6} {:>14} {:>8}\n",
-                                 machine_text(report.calibration.machine), report.calibration.threads, report.seconds, "what",
-                                 "of", "head_dim", "group", "rows", "value", "spread");
+  std::string text = fmt::format("{}, {}, {:.0f} s\n{:18} {:24} {:>8} {:>6} {:>6} {:>14} {:>8}\n",
+                                 machine_text(report.calibration.machine), counted(report.calibration.threads, "thread"),
+                                 report.seconds, "what", "of", "head_dim", "group", "rows", "value", "spread");
   for (const Rate& r : report.calibration.rates) {
     const bool is_time = r.what == rate::kAttend || r.what == rate::kEncode || r.what == rate::kEvict;
     const std::string value = is_time ? fmt::format("{:.3f} us", r.value * 1e6) : fmt::format("{:.2f} G/s", r.value * 1e-9);
@@ -91,7 +92,8 @@ Status calibrate_machine(const CalibrateFlags& flags) {
   if (options.model_path.empty())
     print_note("note: without a model (-m) the rates of weights, prefill products and evictors stay typical values");
   if (report.left_out > 0)
-    print_note(fmt::format("note: {} measurements of other head sizes were left out to stay within the time", report.left_out));
+    print_note(
+        fmt::format("note: {} of other head sizes left out to stay within the time", counted(report.left_out, "measurement")));
   return {};
 }
 
@@ -102,7 +104,7 @@ void add_calibrate(CLI::App& app, Action* action) {
   CLI::App* command =
       app.add_subcommand("calibrate", "measures this machine once, in under two minutes, so that plans predict its times");
   command->add_option("-m,--model", flags->model, "also its weights (default: smollm2 where set-up left it)");
-  command->add_option("--threads", flags->threads, "compute threads (default: physical cores)")->check(CLI::Range(1, 1024));
+  command->add_option("--threads", flags->threads, "compute threads (default: physical cores)")->check(whole_number(1, 1024));
   command->add_flag("--json", flags->json, "one JSON document on standard output");
   command->callback([flags, action] { *action = [flags] { return calibrate_machine(*flags); }; });
 }

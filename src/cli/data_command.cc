@@ -6,6 +6,7 @@
 
 #include "bench/tasks/data_check.h"
 #include "cli/command.h"
+#include "core/counted.h"
 #include "core/file_system.h"
 
 namespace kvartet {
@@ -53,7 +54,7 @@ Status check(const DataFlags& flags) {
     for (const SkippedLine& line : c.skipped) print_note(fmt::format("{}: {}", line.where(), line.reason));
   }
   if (damaged == 0) return {};
-  return bad_input(fmt::format("{} files in {} are damaged or incomplete; the table says how", damaged, flags.directory));
+  return bad_input(fmt::format("damaged or incomplete in {}: {}; the table says how", flags.directory, counted(damaged, "file")));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "cli/planning.h"
+#include "core/counted.h"
 
 namespace kvartet {
 namespace {
@@ -31,7 +32,7 @@ void add_terms(std::string* text, const std::vector<CostTerm>& terms, bool are_b
 
 std::string loss_text(const LossPrediction& l) {
   std::string source = source_name(l.source);
-  if (l.measured_samples > 0) source += fmt::format(", {} samples", l.measured_samples);
+  if (l.measured_samples > 0) source += ", " + counted(l.measured_samples, "sample");
   return fmt::format("{:.2f} points, 95 %: {:.2f} .. {:.2f} ({})", l.expected, l.low, l.high, source);
 }
 
@@ -42,7 +43,7 @@ void add_detail(std::string* text, const Candidate& c, const PlanRequest& reques
     *text += fmt::format("    {:>3.0f} % from {}\n", 100 * c.loss.evidence[i].weight, c.loss.evidence[i].text);
   }
   if (c.loss.evidence.size() > kEvidenceLines)
-    *text += fmt::format("    and {} lighter observations\n", c.loss.evidence.size() - kEvidenceLines);
+    *text += fmt::format("    and {}\n", counted(c.loss.evidence.size() - kEvidenceLines, "lighter observation"));
   const double f16 = static_cast<double>(shape.f16_bytes_per_token()) * request.workload.prompt_tokens;
   *text += fmt::format(
       "  cache                      {} after the prompt, {} after the answer, exactly; {:.2f} x smaller than f16\n",
@@ -119,8 +120,7 @@ std::string limits_text(const PlanRequest& r) {
 
 std::string statistics_text(const Plan& plan, const Gathered& g) {
   if (g.folders == 0) return "no results folder given (--results): every loss is a prior from the papers, not measured here";
-  std::string text =
-      fmt::format("{} cells of this model from {} folder{}", plan.evidence_cells, g.folders, g.folders == 1 ? "" : "s");
+  std::string text = fmt::format("{} of this model from {}", counted(plan.evidence_cells, "cell"), counted(g.folders, "folder"));
   if (plan.foreign_cells > 0) text += fmt::format(", {} of other models (neighbours at best)", plan.foreign_cells);
   if (plan.unread_cells > 0) text += fmt::format(", {} of caches that this version or model does not know", plan.unread_cells);
   return text;
@@ -129,9 +129,9 @@ std::string statistics_text(const Plan& plan, const Gathered& g) {
 }  // namespace
 
 std::string workload_text(const Workload& w) {
-  return fmt::format("{}, {} prompt tokens, {} answer{} of {} tokens, cache sealed {} the question", kind_name(w.kind),
-                     w.prompt_tokens, w.questions, w.questions == 1 ? "" : "s", w.answer_tokens(),
-                     w.question_is_seen() ? "after" : "before");
+  return fmt::format("{}, {}, {} of {}, cache sealed {} the question", kind_name(w.kind),
+                     counted(w.prompt_tokens, "prompt token"), counted(w.questions, "answer"),
+                     counted(w.answer_tokens(), "token"), w.question_is_seen() ? "after" : "before");
 }
 
 std::string explain_text(const Plan& plan, const Gathered& g, const PlanRequest& request, const std::string& model, bool all) {

@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "cli/command.h"
+#include "core/counted.h"
 #include "core/file_system.h"
 #include "model/model_facts.h"
 #include "plan/candidates.h"
@@ -30,7 +31,7 @@ Status take_calibration(PlannerStore& store, int threads, Gathered* gathered) {
   KV_ASSIGN(std::vector<Calibration> all, store.calibrations());
   for (Calibration& c : all) {
     if (!same_machine(c.machine, here) || c.threads != threads) continue;
-    gathered->machine_note = fmt::format("calibrated {} ({}, {} threads)", c.measured, machine_text(here), threads);
+    gathered->machine_note = fmt::format("calibrated {} ({}, {})", c.measured, machine_text(here), counted(threads, "thread"));
     gathered->calibration = std::move(c);
     return {};
   }
@@ -41,10 +42,10 @@ Status take_calibration(PlannerStore& store, int threads, Gathered* gathered) {
   const Calibration& other = all.front();
   gathered->machine_note = same_machine(other.machine, here)
                                ? fmt::format(
-                                     "not calibrated for {} threads, only for {}: times are typical values and may be off by a "
+                                     "not calibrated for {}, only for {}: times are typical values and may be off by a "
                                      "factor of three (kvartet "
                                      "calibrate --threads {})",
-                                     threads, other.threads, threads)
+                                     counted(threads, "thread"), other.threads, threads)
                                : fmt::format(
                                      "the calibration in {} is of another machine ({}; here {}) and was not used: times may be "
                                      "off by a factor of three "

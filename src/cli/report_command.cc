@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
+#include "core/counted.h"
 #include "core/file_system.h"
 #include "report/claims.h"
 #include "report/page.h"
@@ -59,8 +60,8 @@ Status write_page(FileSystem& files, const ReportFlags& flags, const MergedResul
   request.claims = std::move(claims);
   request.folders = flags.directories;
   if (merged.repeated > 0) {
-    request.notes.push_back(
-        fmt::format("{} answers are in more than one of the folders; the first that did not fail was taken.", merged.repeated));
+    request.notes.push_back(fmt::format("In more than one of the folders: {}; the first that did not fail was taken.",
+                                        counted(merged.repeated, "answer")));
   }
   const std::string page = report_page(merged.results, rows, request);
   KV_TRY(write_file_atomically(files, flags.page, page));

@@ -6,6 +6,7 @@
 
 #include "bench/score.h"
 #include "cli/command.h"
+#include "core/counted.h"
 #include "core/file_system.h"
 
 namespace kvartet {
@@ -23,8 +24,9 @@ Status score(const ScoreFlags& flags) {
   KV_ASSIGN(std::string text, FileSystem::real().read_file(flags.file));
   KV_ASSIGN(ScoreReport report, score_predictions(*task, text, flags.file));
   if (report.n == 0 && !report.skipped.empty() && !flags.json) {  // JSON names every line
-    return bad_input(fmt::format("none of the {} lines of {} could be scored; the first: {}: {}", report.skipped.size(),
-                                 flags.file, report.skipped.front().where(), report.skipped.front().reason));
+    return bad_input(fmt::format("none of the {} of {} could be scored; the first: {}: {}",
+                                 counted(report.skipped.size(), "line"), flags.file, report.skipped.front().where(),
+                                 report.skipped.front().reason));
   }
   if (flags.json) {
     nlohmann::ordered_json document = {
@@ -35,13 +37,14 @@ Status score(const ScoreFlags& flags) {
     for (const ScoreBucket& b : report.buckets) document["buckets"][b.name] = {{"n", b.n}, {"score", b.score}};
     print(document.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
   } else {
-    print(fmt::format("{} ({}): {:.2f} over {} predictions\n", report.task, report.metric, report.score, report.n));
+    print(fmt::format("{} ({}): {:.2f} over {}\n", report.task, report.metric, report.score, counted(report.n, "prediction")));
     for (const ScorePartMean& p : report.parts) print(fmt::format("  {:20} {:.2f}\n", p.name, p.percent));
   }
   for (const SkippedLine& line : report.skipped) print_note(line.where() + ": " + line.reason);
   if (report.skipped.empty()) return {};
-  return bad_input(fmt::format("{}: {} of {} lines could not be scored and are left out of the score; mend the lines named above",
-                               flags.file, report.skipped.size(), report.skipped.size() + static_cast<std::size_t>(report.n)));
+  return bad_input(fmt::format("{}: {} of {} could not be scored, and the score is without them; mend the lines named above",
+                               flags.file, report.skipped.size(),
+                               counted(report.skipped.size() + static_cast<std::size_t>(report.n), "line")));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "core/counted.h"
 #include "engine/engine_impl.h"
 #include "engine/log_softmax.h"
 
@@ -90,8 +91,8 @@ Status Engine::Impl::extend(Sequence& sequence, std::span<const Token> tokens) {
 // One by one: every token selects the rows it attends to.
 Status Engine::Impl::feed(Sequence& sequence, std::span<const Token> tokens, const std::function<void(std::size_t)>& after) {
   if (static_cast<int>(tokens.size()) > shape().context - sequence.cache.next_position()) {
-    return exhausted(fmt::format("{} tokens on top of {} do not fit the model's context of {}; shorten the text", tokens.size(),
-                                 sequence.cache.next_position(), shape().context));
+    return exhausted(fmt::format("no room for {} on top of {} in the model's context of {}; shorten the text",
+                                 counted(tokens.size(), "token"), sequence.cache.next_position(), shape().context));
   }
   Sequence* const one[] = {&sequence};
   for (std::size_t i = 0; i < tokens.size(); ++i) {

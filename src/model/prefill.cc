@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "core/check.h"
+#include "core/counted.h"
 #include "model/forward.h"
 
 namespace kvartet {
@@ -192,8 +193,8 @@ Result<Prefill> Prefill::start(Transformer& transformer, std::span<const std::in
   const int context = transformer.shape().context;
   const int used = impl->on_sealed_cache && caches[0]->is_endless() ? 0 : first;
   if (impl->tokens > context - used) {
-    return exhausted(fmt::format("{} tokens on top of {} do not fit the model's context of {}; shorten the text", impl->tokens,
-                                 first, context));
+    return exhausted(fmt::format("no room for {} on top of {} in the model's context of {}; shorten the text",
+                                 counted(impl->tokens, "token"), first, context));
   }
   KV_CHECK(!impl->on_sealed_cache || !options.keep);
   impl->sealing.emplace(caches, options.threads);

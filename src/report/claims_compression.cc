@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "core/counted.h"
 #include "report/evidence.h"
 
 namespace kvartet {
@@ -81,9 +82,9 @@ ClaimRow evictor_is_above_full(const Case& c, const std::string& method) {
   part.result = judge_above(part.interval, kScoreMargin);
   ClaimRow row = decide_all(claim, rule, {part});
   if (part.interval.n == 0 && all > 0) {
-    row.reason = fmt::format("It acted on none of {} questions: all were shorter than what it keeps.", all);
+    row.reason = fmt::format("It acted on none of {}: all were shorter than what it keeps.", counted(all, "question"));
   } else if (static_cast<std::size_t>(part.interval.n) < all) {
-    row.reason += fmt::format(" It acted on {} of {} questions.", part.interval.n, all);
+    row.reason += fmt::format(" It acted on {} of {}.", part.interval.n, counted(all, "question"));
   }
   return row;
 }
@@ -342,7 +343,7 @@ ClaimRow kivi_and_snapkv_are_predictable(const Case& c) {
   }
   row.reason += " times.";
   if (row.n < kMinimumPairs) {
-    row.reason = fmt::format("{} samples are too few.", row.n);
+    row.reason = fmt::format("Too few samples: {}.", row.n);
     return row;
   }
   row.result = holds ? ClaimResult::kReproduced : ClaimResult::kNotReproduced;
@@ -371,8 +372,8 @@ ClaimRow cam_depends_on_redundancy(const Case& c) {
   ClaimRow row = not_measurable(claim, rule, "");
   row.n = static_cast<int>(ratios.size());
   if (row.n < kMinimumPairs) {
-    row.reason = fmt::format("CaM acted on {} of {} samples: the others have fewer tokens than its target of {:.0f}.", row.n,
-                             all.size(), target);
+    row.reason = fmt::format("CaM acted on {} of {}: the others have fewer tokens than its target of {:.0f}.", row.n,
+                             counted(all.size(), "sample"), target);
     return row;
   }
   row.figure = "ratio at the end, smallest to largest, times";

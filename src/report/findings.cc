@@ -6,6 +6,8 @@
 #include <map>
 #include <set>
 
+#include "core/counted.h"
+
 namespace kvartet {
 namespace {
 
@@ -143,7 +145,8 @@ std::string evidence_of(const CacheFinding& c) {
   if (c.score.difference) {
     out += fmt::format("Score: {} points", signed_text(*c.score.difference, 1));
     if (c.score.low) out += fmt::format(" ({})", interval_text(*c.score.low, *c.score.high, 1));
-    if (c.score.verdict == Verdict::kNotMeasurable) out += fmt::format(", which {} samples cannot tell from nothing", c.pairs);
+    if (c.score.verdict == Verdict::kNotMeasurable)
+      out += fmt::format(", which {} cannot tell from nothing", counted(c.pairs, "sample"));
     out += ".";
   }
   return out;
@@ -173,8 +176,10 @@ std::string other_text(const CacheFinding& c, const std::string& name) {
     case Loss::kAsGood:
     case Loss::kNoMeasuredLoss: return fmt::format("{} ({} times less memory): {}.", name, ratio_text(c), loss_name(c.loss));
     case Loss::kUndecided:
-      return fmt::format("{} ({} times less memory): undecided, {} samples are too few.", name, ratio_text(c), c.pairs);
-    case Loss::kFailed: return fmt::format("{}: failed on all of its {} samples.", name, c.failed);
+      return fmt::format("{} ({} times less memory): undecided, too few samples ({}).", name, ratio_text(c), c.pairs);
+    case Loss::kFailed:
+      return c.failed == 1 ? fmt::format("{}: failed on its only sample.", name)
+                           : fmt::format("{}: failed on all of its {} samples.", name, c.failed);
     case Loss::kReference: break;
   }
   return {};

@@ -186,10 +186,10 @@ TEST(Findings, AnswersOfOneTokenDecideOnlyWhereTheQuestionWasUnseen) {
     for (const DepthBin& bin : depth.bins) EXPECT_FALSE(bin.likelihood.difference.has_value());
   }
   const std::vector<std::string> caveats = report_caveats(r, rows);
-  EXPECT_EQ(
-      std::ranges::count_if(
-          caveats, [](const std::string& c) { return c.find("20 of 20 reference answers are one token") != std::string::npos; }),
-      2);
+  EXPECT_EQ(std::ranges::count_if(
+                caveats,
+                [](const std::string& c) { return c.find("20 of 20 prompts had an answer of one token") != std::string::npos; }),
+            2);
 
   r.samples[0].gold_tokens = 2;  // one of the 40 that were seen
   EXPECT_EQ(report_rows(r)[1].paired, 1);

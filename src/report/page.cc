@@ -51,10 +51,12 @@ void write_header(Html& out, const StoredResults& results, const std::string& ti
     std::set<std::string> machines;
     for (const RunRecord& r : results.runs) machines.insert(r.machine.cpu);
     std::string where = machines.size() == 1 ? run.machine.cpu : fmt::format("{} kinds of machine", machines.size());
-    out.element("p", fmt::format("{}. {} samples and {} answers, measured on {}, from {} on. Kvartet {}.",
-                                 run.identity.model_shape, grouped(static_cast<double>(results.samples.size())),
-                                 grouped(static_cast<double>(results.outcomes.size())), where, run.started.substr(0, 10),
-                                 run.identity.version));
+    out.element(
+        "p",
+        fmt::format("{}. {} {} and {} {}, measured on {}, from {} on. Kvartet {}.", run.identity.model_shape,
+                    grouped(static_cast<double>(results.samples.size())), results.samples.size() == 1 ? "sample" : "samples",
+                    grouped(static_cast<double>(results.outcomes.size())), results.outcomes.size() == 1 ? "answer" : "answers",
+                    where, run.started.substr(0, 10), run.identity.version));
   }
   out.close();
 }

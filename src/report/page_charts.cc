@@ -3,6 +3,7 @@
 #include <optional>
 #include <set>
 
+#include "core/counted.h"
 #include "report/page_parts.h"
 
 namespace kvartet {
@@ -66,8 +67,8 @@ void loss_cell(Html& out, const CacheFinding& c) {
 
 void write_finding_table(Html& out, const PageContext& page, const WorkloadFinding& finding) {
   open_table(out,
-             fmt::format("All caches on {}{}, over all {} samples", workload_name(finding.workload),
-                         question_suffix(finding.position), finding.samples),
+             fmt::format("All caches on {}{}, over {}", workload_name(finding.workload), question_suffix(finding.position),
+                         finding.samples == 1 ? "1 sample" : fmt::format("all {} samples", finding.samples)),
              {"cache", "answer", "times smaller", "nats to full", "95 %", "points to full", "95 %", "first token, × full",
               "tokens/s, × full", "pairs"});
   for (const CacheFinding& c : finding.caches) {
@@ -162,7 +163,8 @@ void write_answers(Html& out, const PageContext& page) {
     out.open("article", {{"class", "answer"}});
     out.element("h3", sentence_start(workload_name(finding.workload)) + question_suffix(finding.position));
     out.element("p",
-                fmt::format("Measured by {} at {} tokens, {} samples.", joined(finding.tasks), joined(lengths), finding.samples),
+                fmt::format("Measured by {} at {} tokens, {}.", joined(finding.tasks), joined(lengths),
+                            counted(finding.samples, "sample")),
                 {{"class", "small"}});
     out.element("p", answer.claim, {{"class", "claim"}});
     if (!answer.evidence.empty()) out.element("p", answer.evidence);

@@ -3,6 +3,7 @@
 #include <cctype>
 #include <nlohmann/json.hpp>
 
+#include "core/counted.h"
 #include "core/utf8.h"
 #include "report/page_parts.h"
 
@@ -80,7 +81,9 @@ void write_sample(Html& out, const PageContext& page, const Disagreement& d) {
   const std::vector<std::string> answers = answers_of(sample);
   out.open("article", {{"class", "sample"}});
   out.element("h4", fmt::format("Sample {}", sample.key.sample));
-  out.element("p", fmt::format("{} prompt tokens, prompt hash {}", grouped(sample.prompt_tokens), sample.prompt_hash),
+  out.element("p",
+              fmt::format("{} prompt token{}, prompt hash {}", grouped(sample.prompt_tokens),
+                          sample.prompt_tokens == 1 ? "" : "s", sample.prompt_hash),
               {{"class", "small"}});
   if (!sample.question.empty()) out.element("p", sample.question, {{"class", "words question"}, {"dir", "auto"}});
   out.open("div", {{"class", "side-by-side"}});
@@ -100,7 +103,8 @@ void write_sample(Html& out, const PageContext& page, const Disagreement& d) {
     out.text(page.name(o->spec)).close();
     std::string figures = o->score ? fmt::format("{:.0f} points", 100 * *o->score) : "no score";
     if (o->gold_log_likelihood) figures += fmt::format(", {} nats", signed_text(*o->gold_log_likelihood, 3));
-    figures += fmt::format(", {} tokens{}", o->completion_tokens, o->finish_reason == "length" ? ", cut at the limit" : "");
+    figures +=
+        fmt::format(", {}{}", counted(o->completion_tokens, "token"), o->finish_reason == "length" ? ", cut at the limit" : "");
     out.element("p", figures, {{"class", "small"}});
     write_answer_text(out, o->prediction, answers);
     out.close();

@@ -3,6 +3,7 @@
 #include <array>
 #include <cmath>
 
+#include "core/counted.h"
 #include "report/page_parts.h"
 #include "report/token_buckets.h"
 
@@ -149,7 +150,8 @@ void write_failures(Html& out, const PageContext& page, const PageTable& table) 
   for (const ReportRow* row : table.rows) {
     if (row->failed == 0) continue;
     out.open("p", {{"class", "failure"}, {"data-spec", row->spec}});
-    out.text(fmt::format("{} failed on {} of {} samples; the first: ", page.name(row->spec), row->failed, row->n + row->failed));
+    out.text(fmt::format("{} failed on {} of {}; the first: ", page.name(row->spec), row->failed,
+                         counted(row->n + row->failed, "sample")));
     out.element("q", row->first_error).close();
   }
 }
@@ -206,7 +208,7 @@ void write_task_section(Html& out, const PageContext& page, const PageTable& tab
   const ReportRow& first = *table.rows.front();
   int samples = 0;
   for (const ReportRow* row : table.rows) samples = std::max(samples, row->n + row->failed);
-  std::string about = fmt::format("{} samples", samples);
+  std::string about = counted(samples, "sample");
   if (first.n > 0) about += fmt::format(", {} prompt tokens on average", grouped(first.prompt_tokens));
   if (!first.metric.empty())
     about += fmt::format("; kind of work: {}; score: {}", workload_name(workload_of(first.metric)), first.metric);

@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "core/counted.h"
 #include "report/positions.h"
 #include "report/token_buckets.h"
 
@@ -202,14 +203,14 @@ void add_prompt_caveats(const StoredResults& results, std::vector<std::string>& 
   }
   for (const auto& [cell, counts] : cells) {
     if (counts.truncated > 0)
-      out.push_back(
-          fmt::format("{}: {} of {} prompts were longer and lost their middle.", cell_name(cell), counts.truncated, counts.all));
+      out.push_back(fmt::format("{}: {} of {} lost the middle, being too long.", cell_name(cell), counts.truncated,
+                                counted(counts.all, "prompt")));
     if (counts.decided > 0)
       out.push_back(fmt::format(
-          "{}: {} of {} reference answers are one token, which the exact pass over the prompt predicts before any cache acts: "
+          "{}: {} of {} had an answer of one token, which the exact pass over the prompt predicts before any cache acts: "
           "they tell no cache from another and are left out of the differences; '--question-position unseen' asks through the "
           "cache.",
-          cell_name(cell), counts.decided, counts.all));
+          cell_name(cell), counts.decided, counted(counts.all, "prompt")));
   }
 }
 
@@ -334,8 +335,8 @@ std::vector<std::string> report_caveats(const StoredResults& results, std::span<
         out.push_back(std::move(caveat));
     }
     if (r.failed == 0) continue;
-    out.push_back(fmt::format("{} through {}: {} of {} samples failed; the first: {}", cell_name(r.cell()), r.spec, r.failed,
-                              r.failed + r.n, r.first_error));
+    out.push_back(fmt::format("{} through {}: {} of {} failed; the first: {}", cell_name(r.cell()), r.spec, r.failed,
+                              counted(r.failed + r.n, "sample"), r.first_error));
   }
   add_prompt_caveats(results, out);
   return out;

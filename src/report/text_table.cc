@@ -4,6 +4,7 @@
 
 #include <string_view>
 
+#include "core/counted.h"
 #include "report/text_parts.h"
 #include "report/token_buckets.h"
 
@@ -11,8 +12,9 @@ namespace kvartet {
 namespace {
 
 std::string heading(const ReportRow& first) {
-  std::string out = fmt::format("{}, context {}{}: {} samples", first.task, first.context,
-                                first.position == QuestionPosition::kUnseen ? ", question unseen" : "", first.n + first.failed);
+  std::string out = fmt::format("{}, context {}{}: {}", first.task, first.context,
+                                first.position == QuestionPosition::kUnseen ? ", question unseen" : "",
+                                counted(first.n + first.failed, "sample"));
   if (first.n > 0) out += fmt::format(", {:.0f} prompt tokens on average", first.prompt_tokens);
   if (!first.metric.empty()) out += fmt::format(", score: {}", first.metric);
   return out;
@@ -56,8 +58,9 @@ std::string text_table(const StoredResults& results, std::span<const ReportRow> 
   std::string out;
   if (!results.runs.empty()) {
     const RunRecord& run = results.runs.back();
-    out += wrap_text(fmt::format("{} on {}, {} threads, seed {}, {}, kvartet {}", run.identity.model_name, run.machine.cpu,
-                                 run.threads, run.identity.seed, parameters_text(results), run.identity.version));
+    out +=
+        wrap_text(fmt::format("{} on {}, {}, seed {}, {}, kvartet {}", run.identity.model_name, run.machine.cpu,
+                              counted(run.threads, "thread"), run.identity.seed, parameters_text(results), run.identity.version));
   }
   const ReportRow* previous = nullptr;
   for (const ReportRow& r : rows) {

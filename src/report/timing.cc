@@ -6,6 +6,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "core/counted.h"
 #include "results/paired.h"
 
 namespace kvartet {
@@ -104,8 +105,8 @@ std::map<std::pair<Cell, std::string>, SoloFigures> solo_figures(const StoredRes
 std::vector<std::string> solo_caveats(const std::string& name, const SoloFigures& solo) {
   std::vector<std::string> out;
   if (solo.failed > 0)
-    out.push_back(fmt::format("{}: {} of {} runs alone failed; the first: {}", name, solo.failed, solo.failed + solo.runs,
-                              solo.first_error));
+    out.push_back(fmt::format("{}: {} of {} alone failed; the first: {}", name, solo.failed,
+                              counted(solo.failed + solo.runs, "run"), solo.first_error));
   if (solo.same_text == false)
     out.push_back(
         fmt::format("{}: alone it wrote another text than in company on sample {}, so its quality was measured on other "

@@ -11,6 +11,7 @@
 #include "bench/tasks/longbench.h"
 #include "bench/tasks/needle_haystack.h"
 #include "bench/tasks/records.h"
+#include "core/counted.h"
 #include "results/fingerprint.h"
 
 namespace kvartet {
@@ -94,7 +95,7 @@ Status check_longbench_set(Checker& checker, std::string_view set, std::string_v
     check.state = DataState::kRefused;
     check.note = "its score needs the word segmenter jieba, which is not part of Kvartet";
   } else if (check.records != published_records(set)) {
-    check.note = fmt::format("the published file has {} records", published_records(set));
+    check.note = fmt::format("the published file has {}", counted(published_records(set), "record"));
   }
   return {};
 }
@@ -164,7 +165,7 @@ Status check_longproc(Checker& checker) {
       without_page += checker.exists("longproc/" + record["html_path"].get<std::string>()) ? 0 : 1;
     }
     if (checker.last().unusable > 0) checker.damaged("records without html_path or gt");
-    if (without_page > 0) checker.damaged(fmt::format("the pages of {} records are not there", without_page));
+    if (without_page > 0) checker.damaged(fmt::format("the pages of {} are not there", counted(without_page, "record")));
   }
   KV_ASSIGN(const std::string prompts, checker.open("longproc/html_to_tsv", "longproc/prompts.yaml", kLongProc));
   return {};
@@ -183,7 +184,7 @@ Status check_loong(Checker& checker) {
     return {};
   });
   if (checker.last().note.empty() && judged > 0)
-    checker.last().note = fmt::format("{} records can only be rated by a judge model", judged);
+    checker.last().note = fmt::format("only a judge model can rate {}", counted(judged, "record"));
   if (!checker.exists("loong/doc")) checker.damaged("its documents, loong/doc, are not there");
   return {};
 }

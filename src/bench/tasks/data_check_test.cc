@@ -59,7 +59,7 @@ TEST_F(DataCheck, SaysWhatIsDamagedOrRefused) {
   put("data/longbench/config/dataset2prompt.json", R"({"qasper":"{context}"})");
   EXPECT_NE(of("longbench/config/dataset2prompt.json").note.find("no prompt for narrativeqa"), std::string::npos);
   put("data/longproc/html_to_tsv_2k.json", R"([{"html_path":"webpage/x.html","gt":"a\tb"}])");
-  EXPECT_NE(of("longproc/html_to_tsv_2k.json").note.find("pages of 1 records"), std::string::npos);
+  EXPECT_NE(of("longproc/html_to_tsv_2k.json").note.find("pages of 1 record are"), std::string::npos);
   put("data/needlebench/needles.jsonl", "{}\n");
   EXPECT_EQ(of("needlebench/needles.jsonl").state, DataState::kDamaged);
   put("data/loong/loong.jsonl",

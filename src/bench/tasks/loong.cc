@@ -11,6 +11,7 @@
 #include "bench/tasks/generated_document.h"
 #include "bench/tasks/generated_task.h"
 #include "bench/tasks/whole_records.h"
+#include "core/counted.h"
 
 namespace kvartet {
 namespace {
@@ -158,7 +159,7 @@ class Loong : public Task {
     if (judged > 0) {
       skipped.push_back(
           {path, first_judged,
-           fmt::format("{} records from here on have an answer in words, which only a judge model can rate", judged)});
+           fmt::format("from here on {} with an answer in words, which only a judge model can rate", counted(judged, "record"))});
     }
     if (records.empty()) {
       if (skipped.empty()) return bad_input(fmt::format("{} holds no records in the language {}", path, language_));

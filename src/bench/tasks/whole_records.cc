@@ -6,6 +6,7 @@
 #include <limits>
 #include <set>
 
+#include "core/counted.h"
 #include "core/utf8.h"
 
 namespace kvartet {
@@ -50,9 +51,9 @@ Result<SampleSet> whole_records(const TaskRequest& request, const std::string& f
   if (count == 0) return bad_input(fmt::format("{} holds no records", file));
   if (shortest < std::numeric_limits<int>::max()) {
     return exhausted(
-        fmt::format("Not one of the {} records of {} fits: the shortest prompt has {} tokens, and {} remain for it; give a "
+        fmt::format("Not one of the {} of {} fits: the shortest prompt has {} tokens, and {} remain for it; give a "
                     "larger --context.",
-                    count, file, shortest, request.context_tokens));
+                    counted(count, "record"), file, shortest, request.context_tokens));
   }
   return bad_input(
       fmt::format("no record of {} is usable; the first: {}: {}", file, set.skipped.front().where(), set.skipped.front().reason));
