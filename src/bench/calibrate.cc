@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 
 #include "attention/decode_attention.h"
 #include "attention/prefill_attention.h"
+#include "bench/disk_rates.h"
 #include "bench/speed.h"
 #include "cache/format_label.h"
 #include "cache/sequence_cache.h"
@@ -183,6 +185,7 @@ class Calibrator {
     c.version = kvartet_version();
     c.measured = utc_timestamp();
     KV_TRY(measure_bandwidth());
+    KV_TRY(measure_tier());
     std::vector<LayerShape> shapes;
     if (!options_.model_path.empty()) {
       KV_ASSIGN(facts_, read_model_facts(options_.model_path));
@@ -221,6 +224,27 @@ class Calibrator {
     std::vector<double> runs;
     for (int round = 0; round < 5; ++round) runs.push_back(1e9 * read_bandwidth(options_.threads));
     add(rate::kRead, "", spread_of(runs));
+    return {};
+  }
+
+  // A machine whose disk cannot be measured is calibrated all the same, and told why.
+  Status measure_tier() {
+    KV_TRY(say("the disk"));
+    DiskRequest request;
+    std::error_code error;
+    request.directory =
+        options_.tier_directory.empty() ? std::filesystem::temp_directory_path(error).string() : options_.tier_directory;
+    request.cancel = options_.cancel;
+    const Result<DiskRates> rates = measure_disk(request);
+    if (!rates.ok() && rates.status().code() == Code::kCancelled) return say("the disk");
+    if (!rates.ok()) {
+      report_.disk = "not measured: " + rates.status().message();
+      return {};
+    }
+    report_.disk = fmt::format("{}, by {}", request.directory, rates->medium);
+    const std::string_view subject = rates->direct ? rate::kDirect : rate::kPageCache;
+    add(rate::kDiskOps, subject, {rates->reads_per_s.value, rates->reads_per_s.spread});
+    add(rate::kDiskRead, subject, {rates->bytes_per_s.value, rates->bytes_per_s.spread});
     return {};
   }
 

@@ -1,7 +1,8 @@
 // Measures this machine once, so that the planner predicts times from rates of this machine: in under two minutes.
 //
-// Attention and encoding are measured on synthetic rows for a few head sizes, so they hold for any model; the rates of
-// weights need a model. Caches are swept out before each round, as a decode step's weights sweep them.
+// Disk rates are those of one folder's file system (bench/disk_rates.h). Attention and encoding are measured on synthetic rows
+// for a few head sizes, so they hold for any model; the rates of weights need a model. Caches are swept out before each round, as
+// a decode step's weights sweep them.
 #pragma once
 
 #include <atomic>
@@ -21,6 +22,7 @@ struct CalibrateOptions {
   std::vector<CacheSpec> formats;   // that keep every row: one attention and one encode rate each
   std::vector<CacheSpec> evictors;  // measured on the model
   std::string model_path;           // empty: no rates of weights and evictors
+  std::string tier_directory;       // whose disk is measured; empty: the system's temporary folder
   double budget_s = 90;             // shapes that are not the model's are left out once this is spent
   const std::atomic<bool>* cancel = nullptr;
   std::function<void(std::string_view what)> progress;
@@ -29,6 +31,7 @@ struct CalibrateOptions {
 struct CalibrateReport {
   Calibration calibration;
   int left_out = 0;  // measurements that the budget did not allow
+  std::string disk;  // how it was read, or why it was not measured
   double seconds = 0;
 };
 

@@ -184,6 +184,7 @@ Result<FidelityRow> row_of(const CacheSpec& spec, Gathered gathered) {
   return FidelityRow{.spec = spec.canonical,
                      .tokens = logits.tokens(),
                      .kl_mean = logits.kl_mean(),
+                     .kl_sd = logits.kl_sd(),
                      .kl_p95 = logits.kl_quantile(0.95),
                      .kl_p99 = logits.kl_quantile(0.99),
                      .kl_max = logits.kl_quantile(1),
@@ -228,6 +229,14 @@ double LogitComparison::kl_mean() const {
   double sum = 0;
   for (double x : kl_) sum += x;
   return kl_.empty() ? 0 : sum / static_cast<double>(kl_.size());
+}
+
+double LogitComparison::kl_sd() const {
+  if (kl_.size() < 2) return 0;
+  const double mean = kl_mean();
+  double squares = 0;
+  for (double x : kl_) squares += (x - mean) * (x - mean);
+  return std::sqrt(squares / static_cast<double>(kl_.size() - 1));
 }
 
 double LogitComparison::kl_quantile(double share) const {
@@ -293,6 +302,7 @@ nlohmann::json fidelity_json(const FidelityReport& report) {
     nlohmann::json row = {{"spec", r.spec},
                           {"tokens", r.tokens},
                           {"kl_mean", r.kl_mean},
+                          {"kl_sd", r.kl_sd},
                           {"kl_p95", r.kl_p95},
                           {"kl_p99", r.kl_p99},
                           {"kl_max", r.kl_max},

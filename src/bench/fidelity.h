@@ -31,6 +31,7 @@ class LogitComparison {
 
   int tokens() const { return static_cast<int>(kl_.size()); }
   double kl_mean() const;  // of KL(reference || logits), nats
+  double kl_sd() const;    // of it, from position to position
   // Nearest rank: the smallest value that this share of the positions does not exceed; 1: the largest of all.
   double kl_quantile(double share) const;
   double top1_agreement() const;  // share of positions with the same most likely token (ties: the lower id)
@@ -48,6 +49,7 @@ struct FidelityRow {
   std::string spec;
   int tokens = 0;
   double kl_mean = 0;
+  double kl_sd = 0;
   double kl_p95 = 0;
   double kl_p99 = 0;
   double kl_max = 0;

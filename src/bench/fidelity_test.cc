@@ -28,6 +28,7 @@ TEST(Fidelity, KlAgreementAndPerplexityByHand) {
   c.add(logs({0.5, 0.25, 0.25}), logs({0.5, 0.25, 0.25}), 1);
   EXPECT_EQ(c.tokens(), 2);
   EXPECT_NEAR(c.kl_mean(), 0.125 * std::log(2.0), 1e-6);
+  EXPECT_NEAR(c.kl_sd(), 0.25 * std::log(2.0) / std::sqrt(2.0), 1e-6);
   EXPECT_NEAR(c.kl_quantile(0.99), 0.25 * std::log(2.0), 1e-6);
   EXPECT_DOUBLE_EQ(c.top1_agreement(), 0.5);
   EXPECT_NEAR(c.perplexity(), 4, 1e-5);  // sqrt(4 * 4)

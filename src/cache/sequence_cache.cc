@@ -282,14 +282,10 @@ Status SequenceCache::check_integrity() const {
                                     listed.allocated, counted.live, counted.allocated));
 }
 
-Result<ByteAccount> predict_bytes(const CacheSpec& spec, const ModelShape& shape, int prompt_tokens, int generated) {
-  constexpr int kMostTokens = 1 << 29;
-  if (prompt_tokens < 0 || generated < 0 || prompt_tokens > kMostTokens || generated > kMostTokens) {
-    return usage_error(fmt::format("cannot predict {} prompt tokens and {} generated ones; each must be from 0 to {}",
-                                   prompt_tokens, generated, kMostTokens));
-  }
-  KV_TRY(check_spec(spec, shape));
-  KV_ASSIGN(const FormatsList formats, formats_of_layers(spec, shape, nullptr));
+namespace {
+
+ByteAccount bytes_at(const CacheSpec& spec, const ModelShape& shape, const FormatsList& formats, int prompt_tokens,
+                     int generated) {
   const CacheSpec windowed = windowed_layer_spec(spec);
   ByteAccount sum = table_bytes(formats);
   if (spec.offload) sum += OffloadCache::predict(*spec.offload, shape, prompt_tokens, generated);
@@ -306,6 +302,28 @@ Result<ByteAccount> predict_bytes(const CacheSpec& spec, const ModelShape& shape
     for (int h = 0; h < shape.layers[l].kv_heads; ++h) sum += head;
   }
   return sum;
+}
+
+}  // namespace
+
+Result<ByteAccount> predict_bytes(const CacheSpec& spec, const ModelShape& shape, int prompt_tokens, int generated) {
+  KV_ASSIGN(const std::vector<ByteAccount> moments, predict_bytes(spec, shape, prompt_tokens, std::span(&generated, 1)));
+  return moments.front();
+}
+
+Result<std::vector<ByteAccount>> predict_bytes(const CacheSpec& spec, const ModelShape& shape, int prompt_tokens,
+                                               std::span<const int> generated) {
+  constexpr int kMostTokens = 1 << 29;
+  for (const int steps : generated) {
+    if (prompt_tokens >= 0 && steps >= 0 && prompt_tokens <= kMostTokens && steps <= kMostTokens) continue;
+    return usage_error(fmt::format("cannot predict {} prompt tokens and {} generated ones; each must be from 0 to {}",
+                                   prompt_tokens, steps, kMostTokens));
+  }
+  KV_TRY(check_spec(spec, shape));
+  KV_ASSIGN(const FormatsList formats, formats_of_layers(spec, shape, nullptr));
+  std::vector<ByteAccount> moments;
+  for (const int steps : generated) moments.push_back(bytes_at(spec, shape, formats, prompt_tokens, steps));
+  return moments;
 }
 
 }  // namespace kvartet

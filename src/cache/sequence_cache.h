@@ -119,5 +119,8 @@ class SequenceCache {
 // `prompt_tokens` and `generated` decode steps: no allocation. kUsage: the spec does not fit the model, or a count is negative or
 // absurd.
 Result<ByteAccount> predict_bytes(const CacheSpec& spec, const ModelShape& shape, int prompt_tokens, int generated);
+// The same at several moments of one answer: most of the work is to make the formats, which are made once.
+Result<std::vector<ByteAccount>> predict_bytes(const CacheSpec& spec, const ModelShape& shape, int prompt_tokens,
+                                               std::span<const int> generated);
 
 }  // namespace kvartet

@@ -16,20 +16,20 @@ namespace {
 struct CalibrateFlags {
   std::string model;
   int threads = 0;
+  std::string tier_directory;
   bool json = false;
 };
 
 // One spec per pair of equal formats, and every evictor as its name alone has it.
 void choose_specs(CalibrateOptions* options) {
-  for (const std::string& text : candidate_specs()) {
-    const Result<CacheSpec> spec = parse_spec(text);
-    if (!spec.ok() || text.find('+') != std::string::npos) continue;
+  for (const CacheSpec& spec : candidate_specs()) {
+    const std::string& text = spec.canonical;
+    if (text.find('+') != std::string::npos || spec.offload) continue;
     const std::string name = text.substr(0, text.find(':'));
-    if (spec->offload) continue;
-    if (spec->evict == Evict::kNone) {
-      if (spec->key == spec->value) options->formats.push_back(*spec);
-    } else if (const Result<CacheSpec> plain = parse_spec(name); plain.ok() && plain->canonical == spec->canonical) {
-      options->evictors.push_back(*spec);
+    if (spec.evict == Evict::kNone) {
+      if (spec.key == spec.value) options->formats.push_back(spec);
+    } else if (const Result<CacheSpec> plain = parse_spec(name); plain.ok() && plain->canonical == spec.canonical) {
+      options->evictors.push_back(spec);
     }
   }
 }
@@ -54,6 +54,7 @@ nlohmann::ordered_json json_of(const CalibrateReport& report) {
             {"threads", report.calibration.threads}}},
           {"seconds", report.seconds},
           {"left_out", report.left_out},
+          {"disk", report.disk},
           {"rates", rates}};
 }
 
@@ -63,7 +64,9 @@ std::string text_of(const CalibrateReport& report) {
                                  report.seconds, "what", "of", "head_dim", "group", "rows", "value", "spread");
   for (const Rate& r : report.calibration.rates) {
     const bool is_time = r.what == rate::kAttend || r.what == rate::kEncode || r.what == rate::kEvict;
-    const std::string value = is_time ? fmt::format("{:.3f} us", r.value * 1e6) : fmt::format("{:.2f} G/s", r.value * 1e-9);
+    const std::string value = is_time                    ? fmt::format("{:.3f} us", r.value * 1e6)
+                              : r.what == rate::kDiskOps ? fmt::format("{:.1f} k/s", r.value * 1e-3)
+                                                         : fmt::format("{:.2f} G/s", r.value * 1e-9);
     const auto dash = [](int n) { return n == 0 ? std::string("-") : std::to_string(n); };
     text += fmt::format("{:18} {:24} {:>8} {:>6} {:>6} {:>14} {:>6.0f} %\n", r.what, r.subject.empty() ? "-" : r.subject,
                         dash(r.head_dim), dash(r.group), dash(r.depth), value, 100 * r.spread);
@@ -81,6 +84,7 @@ Status calibrate_machine(const CalibrateFlags& flags) {
   options.threads = resolved_threads(threads);
   options.cancel = &interrupted();
   options.progress = [](std::string_view what) { show_progress(what, 0); };
+  options.tier_directory = flags.tier_directory;
   choose_specs(&options);
   const Result<std::string> model = resolve_model(flags.model.empty() ? "smollm2" : flags.model);
   if (!flags.model.empty()) KV_TRY(model.status());
@@ -91,6 +95,7 @@ Status calibrate_machine(const CalibrateFlags& flags) {
   print(flags.json ? json_of(report).dump(1) + "\n" : text_of(report));
   if (options.model_path.empty())
     print_note("note: without a model (-m) the rates of weights, prefill products and evictors stay typical values");
+  print_note("note: the disk of tier=disk: " + report.disk);
   if (report.left_out > 0)
     print_note(
         fmt::format("note: {} of other head sizes left out to stay within the time", counted(report.left_out, "measurement")));
@@ -105,6 +110,10 @@ void add_calibrate(CLI::App& app, Action* action) {
       app.add_subcommand("calibrate", "measures this machine once, in under two minutes, so that plans predict its times");
   command->add_option("-m,--model", flags->model, "also its weights (default: smollm2 where set-up left it)");
   command->add_option("--threads", flags->threads, "compute threads (default: physical cores)")->check(whole_number(1, 1024));
+  command
+      ->add_option("--tier-dir", flags->tier_directory,
+                   "the folder of tier=disk, whose disk is measured (default: the temporary one)")
+      ->check(CLI::ExistingDirectory);
   command->add_flag("--json", flags->json, "one JSON document on standard output");
   command->callback([flags, action] { *action = [flags] { return calibrate_machine(*flags); }; });
 }

@@ -8,9 +8,11 @@
 #include "bench/diagnose.h"
 #include "bench/fidelity.h"
 #include "cli/command.h"
+#include "cli/planning.h"
 #include "core/file_system.h"
 #include "engine/engine.h"
 #include "engine/prompt.h"
+#include "results/fingerprint.h"
 
 namespace kvartet {
 namespace {
@@ -24,6 +26,28 @@ struct FidelityFlags {
   bool diagnose = false;
   bool free_given = false;
 };
+
+// For the planner, which knows something of these caches from now on. Nobody's measurement fails over it.
+Status keep_for_planner(const FidelityFlags& flags, const std::string& model_path, std::span<const Token> tokens,
+                        const FidelityReport& report) {
+  std::optional<PlannerStore> store = open_planner_store();
+  if (!store) return {};
+  FidelityRecord record;
+  KV_ASSIGN(record.model_hash, model_fingerprint(FileSystem::real(), model_path));
+  record.model_name = flags.model.model;
+  record.text_hash = hash_tokens(tokens);
+  record.prefix_tokens = report.prefix_tokens;
+  record.tokens = report.tokens;
+  record.measured = utc_timestamp();
+  std::vector<FidelityRecord> records;
+  for (const FidelityRow& row : report.rows) {
+    record.spec = row.spec;
+    record.kl_mean = row.kl_mean;
+    record.kl_sd = row.kl_sd;
+    records.push_back(record);
+  }
+  return store->keep(records);
+}
 
 Status fidelity(FidelityFlags& flags) {
   KV_ASSIGN(std::vector<CacheSpec> specs, parse_specs(flags.kv));
@@ -43,6 +67,8 @@ Status fidelity(FidelityFlags& flags) {
                                             [](double share) { show_progress("diagnosing", share); }));
   }
   show_progress("", 1);
+  const Status kept = keep_for_planner(flags, options.model_path, tokens, report);
+  if (!kept.ok()) print_note("note: the planner will not know of this: " + kept.message());
   if (flags.diagnose && flags.json) {
     nlohmann::json document = fidelity_json(report);
     document["diagnosis"] = diagnosis_json(diagnosis);
@@ -65,7 +91,8 @@ void add_fidelity(CLI::App& app, Action* action) {
   flags->request.layer_steps = 4;
   CLI::App* command = app.add_subcommand(
       "fidelity",
-      "KL divergence, top-1 agreement, perplexity, first divergence and layer errors of caches against full, on your text");
+      "KL divergence, top-1 agreement, perplexity, first divergence and layer errors of caches against full, on your text; "
+      "kvartet plan knows of it from then on");
   add_model_flags(command, &flags->model);
   command->add_option("--kv", flags->kv, "a cache; repeatable")->required();
   command->add_option("-f,--file", flags->file, "the text")->required();

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "cache/spec_list.h"
 #include "cli/command.h"
 #include "cli/planning.h"
 
@@ -22,6 +23,7 @@ struct PlanFlags {
   std::string fast_memory;
   std::optional<double> max_loss;
   std::string prefer;
+  std::vector<std::string> kv;
   std::vector<std::string> results;
   int threads = 0;
   bool audit = false;
@@ -104,10 +106,15 @@ Status plan(const PlanFlags& flags) {
   threads.threads = flags.threads;
   KV_ASSIGN(const std::string model_path, resolve_model(flags.model));
   KV_ASSIGN(const std::unique_ptr<Gathered> gathered, gather(model_path, folders, resolved_threads(threads)));
+  if (!flags.kv.empty()) {
+    KV_ASSIGN(const std::vector<CacheSpec> named, parse_specs(flags.kv));
+    gathered->inputs.candidates.clear();
+    for (const CacheSpec& spec : named) add_once(&gathered->inputs.candidates, spec);
+  }
   KV_ASSIGN(const Plan plan, make_plan(gathered->inputs, request));
-  if (!flags.results.empty() && plan.evidence_cells == 0) {
+  if (!flags.results.empty() && plan.cells.tasks == 0) {
     print_note(fmt::format("note: none of the results is of this model; its losses are {}",
-                           plan.foreign_cells > 0 ? "estimated from other models" : "priors"));
+                           plan.cells.foreign > 0 ? "estimated from other models" : "priors"));
   }
   print(flags.json ? plan_json(plan, *gathered, request).dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"
                    : explain_text(plan, *gathered, request, flags.model, flags.all));
@@ -140,6 +147,7 @@ void add_plan(CLI::App& app, Action* action) {
   command->add_option("--max-loss", flags->max_loss,
                       "points that may be lost; 1 point is 0.01 nats per token of the reference answer");
   command->add_option("--prefer", flags->prefer, "quality (default), speed or memory");
+  command->add_option("--kv", flags->kv, "a cache to choose from; repeatable (default: a search over all that can be written)");
   command->add_option("--results", flags->results, "a results folder of kvartet bench; repeatable (default: KVARTET_RESULTS)");
   command->add_option("--threads", flags->threads, "compute threads planned for (default: physical cores)")
       ->check(whole_number(1, 1024));

@@ -91,6 +91,7 @@ Json candidate_json(const Candidate& c, bool with_terms) {
   Json json = {{"spec", c.spec}};
   if (c.standing != Standing::kBreaks) {
     json["bytes"] = c.cost.bytes();
+    json["bytes_after_prompt"] = c.cost.after_prompt.allocated;
     json["fast_bytes"] = c.cost.fast_bytes();
     json["ttft_s"] = c.cost.ttft_s;
     json["decode_tokens_per_s"] = c.cost.decode_tokens_per_s();
@@ -101,7 +102,6 @@ Json candidate_json(const Candidate& c, bool with_terms) {
   }
   json["reason"] = c.reason;
   if (with_terms) {
-    json["bytes_after_prompt"] = c.cost.after_prompt.allocated;
     json["live_bytes_after_prompt"] = c.cost.after_prompt.live;
     json["terms"] = {
         {"ttft_s", terms_json(c.cost.ttft)}, {"step_s", terms_json(c.cost.step)}, {"peak_bytes", terms_json(c.cost.peak)}};
@@ -118,15 +118,31 @@ std::string limits_text(const PlanRequest& r) {
   return text + fmt::format("preferring {}", prefer_name(r.prefer));
 }
 
-std::string statistics_text(const Plan& plan, const Gathered& g) {
-  if (g.folders == 0) return "no results folder given (--results): every loss is a prior from the papers, not measured here";
-  std::string text = fmt::format("{} of this model from {}", counted(plan.evidence_cells, "cell"), counted(g.folders, "folder"));
-  if (plan.foreign_cells > 0) text += fmt::format(", {} of other models (neighbours at best)", plan.foreign_cells);
-  if (plan.unread_cells > 0) text += fmt::format(", {} of caches that this version or model does not know", plan.unread_cells);
-  return text;
+// Beside which measured rates of another hour can be judged.
+Json calibrated_read(const Gathered& g) {
+  if (!g.calibration) return nullptr;
+  for (const Rate& r : g.calibration->rates)
+    if (r.what == rate::kRead) return r.value * 1e-9;
+  return nullptr;
 }
 
 }  // namespace
+
+std::string statistics_text(const CellCounts& cells, std::size_t folders) {
+  std::string text;
+  if (folders > 0) {
+    text = fmt::format("{} of this model from {}", counted(cells.tasks, "cell"), counted(static_cast<int>(folders), "folder"));
+  } else {
+    text = "no results folder given (--results)";
+    if (cells.fidelity == 0) return text + ": every loss is a prior from the papers, not measured here";
+  }
+  if (cells.fidelity > 0)
+    text += fmt::format(", {} of kvartet fidelity on plain text (a weak sign)", counted(cells.fidelity, "figure"));
+  if (cells.foreign > 0) text += fmt::format(", {} of other models (neighbours at best)", cells.foreign);
+  if (cells.unread > 0) text += fmt::format(", {} of caches that this version or model does not know", cells.unread);
+  if (cells.paper > 0) text += fmt::format(", {} in a paper's own form, which is no fair comparison (left out)", cells.paper);
+  return text;
+}
 
 std::string workload_text(const Workload& w) {
   return fmt::format("{}, {}, {} of {}, cache sealed {} the question", kind_name(w.kind),
@@ -139,7 +155,7 @@ std::string explain_text(const Plan& plan, const Gathered& g, const PlanRequest&
   std::string text = fmt::format(
       "plan for {}: {}\nlimits      {}\nstatistics  {}\nmachine     {}\nloss        in points: 1 is 0.01 nats per token of the "
       "reference answer, about 1 % of its probability\n\n",
-      model, workload_text(request.workload), limits_text(request), statistics_text(plan, g), g.machine_note);
+      model, workload_text(request.workload), limits_text(request), statistics_text(plan.cells, g.folders), g.machine_note);
   const Candidate& first = plan.first();
   if (plan.feasible) {
     text += fmt::format("chosen: {}\n  because it has             {}\n", first.spec, plan.reason);
@@ -175,9 +191,10 @@ Json plan_json(const Plan& plan, const Gathered& g, const PlanRequest& request) 
                  {"output_tokens", request.workload.answer_tokens()},
                  {"questions", request.workload.questions}}},
                {"limits", limits_text(request)},
-               {"statistics", statistics_text(plan, g)},
+               {"statistics", statistics_text(plan.cells, g.folders)},
                {"machine", g.machine_note},
                {"calibrated", plan.calibrated},
+               {"calibrated_read_gb_per_s", calibrated_read(g)},
                {"feasible", plan.feasible}};
   json["chosen"] = nullptr;
   if (plan.feasible) json["chosen"] = candidate_json(plan.first(), true);

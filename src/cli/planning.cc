@@ -114,7 +114,11 @@ Result<std::unique_ptr<Gathered>> gather(const std::string& model_path, const st
     gathered->evidence.insert(gathered->evidence.end(), cells.begin(), cells.end());
   }
   gathered->folders = results.size();
-  if (!results.empty()) {
+  if (store) {
+    KV_ASSIGN(const std::vector<FidelityRecord> texts, store->fidelity());
+    for (const FidelityRecord& text : texts) gathered->evidence.push_back(fidelity_cell(text));
+  }
+  if (!gathered->evidence.empty()) {
     KV_ASSIGN(gathered->inputs.model_hash, model_fingerprint(files, model_path));
   }
   gathered->point();

@@ -19,7 +19,8 @@ std::string planner_home();
 // The planner's memory, or none with a note of why. A plan does not need it.
 std::optional<PlannerStore> open_planner_store();
 
-// Everything a plan is made of, gathered once: candidates, statistics of results folders, this machine's calibration.
+// Everything a plan is made of, gathered once: candidates, statistics of results folders, this machine's calibration and what
+// `kvartet fidelity` found here.
 struct Gathered {
   PlanInputs inputs;
   std::vector<EvidenceCell> evidence;      // what inputs.evidence views
@@ -40,6 +41,8 @@ std::string explain_text(const Plan& plan, const Gathered& gathered, const PlanR
                          bool all);
 nlohmann::ordered_json plan_json(const Plan& plan, const Gathered& gathered, const PlanRequest& request);
 
+// "12 cells of this model from 1 folder, 3 of other models (neighbours at best)"
+std::string statistics_text(const CellCounts& cells, std::size_t folders);
 // "summary, 4096 prompt tokens, 1 answer of 512 tokens"
 std::string workload_text(const Workload& workload);
 

@@ -3,6 +3,7 @@
 #include <array>
 #include <set>
 #include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -41,16 +42,16 @@ class CandidateList {
  public:
   // Takes the spec if the grammar does. Its canonical form decides whether it is new.
   bool add(const std::string& text) {
-    const Result<CacheSpec> spec = parse_spec(text);
+    Result<CacheSpec> spec = parse_spec(text);
     if (!spec.ok()) return false;
-    if (seen_.insert(spec->canonical).second) specs_.push_back(spec->canonical);
+    if (seen_.insert(spec->canonical).second) specs_.push_back(std::move(*spec));
     return true;
   }
-  std::vector<std::string> take() { return std::move(specs_); }
+  std::vector<CacheSpec> take() { return std::move(specs_); }
 
  private:
   std::set<std::string> seen_;
-  std::vector<std::string> specs_;
+  std::vector<CacheSpec> specs_;
 };
 
 std::string stage(const std::string& name, const std::string& settings) {
@@ -104,7 +105,7 @@ std::vector<std::string> settings_tried(const std::string& keys, const std::vect
   return settings;
 }
 
-std::vector<std::string> candidate_specs() {
+std::vector<CacheSpec> candidate_specs() {
   CandidateList list;
   list.add("full");
   std::vector<std::string> quantizers;

@@ -4,13 +4,15 @@
 #include <string>
 #include <vector>
 
+#include "cache/spec.h"
+
 namespace kvartet {
 
-// Spec strings that parse, without repetition, `full` first: every quantizer with the values its help lists for `bits`, keys
+// Specs of every model, without repetition, `full` first: every quantizer with the values its help lists for `bits`, keys
 // and values alike and apart (keys never in fewer bits); pairs of two quantizers; every evictor over a grid of budgets; and
 // every evictor with every quantizer. A method's entry may add settings (MethodInfo::candidates).
 // The list depends on nothing but the tables: more memory allows more of it, never others.
-std::vector<std::string> candidate_specs();
+std::vector<CacheSpec> candidate_specs();
 
 // The settings tried for a method: "", "bits=4", "bits=4/2", "budget=0.1", ... From its help text and its own candidates.
 std::vector<std::string> settings_tried(const std::string& keys, const std::vector<std::string>& own,

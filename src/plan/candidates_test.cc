@@ -7,6 +7,7 @@
 
 #include "cache/spec.h"
 #include "cache/spec_method.h"
+#include "plan/plan_fixture.h"
 
 namespace kvartet {
 namespace {
@@ -16,16 +17,16 @@ bool holds(const std::vector<std::string>& list, const std::string& spec) {
 }
 
 TEST(Candidates, AreCanonicalAndWithoutRepetition) {
-  const std::vector<std::string> specs = candidate_specs();
+  const std::vector<std::string> specs = test::candidate_texts();
   EXPECT_EQ(specs.front(), "full");
   EXPECT_EQ(std::set<std::string>(specs.begin(), specs.end()).size(), specs.size());
   for (const std::string& spec : specs) EXPECT_EQ(parse_spec(spec).value().canonical, spec);
-  EXPECT_EQ(candidate_specs(), specs);
+  EXPECT_EQ(test::candidate_texts(), specs);
 }
 
 // A method that somebody adds to the grammar is a candidate without a line in the planner.
 TEST(Candidates, CoverEveryMethodOfTheGrammar) {
-  const std::vector<std::string> specs = candidate_specs();
+  const std::vector<std::string> specs = test::candidate_texts();
   for (const std::span<const SpecMethod> table : {quantizer_methods(), evictor_methods()})
     for (const SpecMethod& method : table) {
       if (method.info.name == "f32") continue;
@@ -36,7 +37,7 @@ TEST(Candidates, CoverEveryMethodOfTheGrammar) {
 }
 
 TEST(Candidates, HoldCombinationsPairsAndBudgets) {
-  const std::vector<std::string> specs = candidate_specs();
+  const std::vector<std::string> specs = test::candidate_texts();
   for (const char* spec : {"kivi:bits=4/2", "q8_0/kivi:bits=4", "snapkv:budget=0.1", "snapkv:budget=0.25+kivi:bits=4",
                            "snapkv:budget=0.5+q8_0", "streamingllm:budget=0.25", "streamingllm+q8_0"}) {
     EXPECT_TRUE(holds(specs, spec)) << spec;

@@ -7,7 +7,9 @@
 #include <map>
 #include <set>
 
+#include "cache/sealed_prompt.h"
 #include "cache/sequence_cache.h"
+#include "offload/file_tier.h"
 
 namespace kvartet {
 namespace {
@@ -23,6 +25,7 @@ constexpr double kAssumedDisk = 1e9;                  // bytes/s of scattered ro
 constexpr double kAssumedError = 2.0;                 // times within a third and three times
 constexpr double kMeasuredError = 0.15;
 constexpr double kDerivedError = 0.3;  // from neighbouring measurements
+constexpr double kDiskError = 0.5;     // how many rows are still there from the step before is not known
 
 std::string megabytes(double bytes) { return fmt::format("{:.1f} MB", bytes * 1e-6); }
 
@@ -146,6 +149,37 @@ CostModel::Figure CostModel::encode_seconds(const SpecFacts& facts, const LayerS
   return {2.0 * layer.head_dim / (kAssumedEncodePerThread * threads_), kAssumedError, "assumed"};
 }
 
+// Rows chosen for one step, from where they lie. Those that are still there from the step before are not read again, which
+// nobody can know beforehand: an upper bound.
+CostModel::Figure CostModel::fetch_seconds(const SelectOptions& options, double chosen) const {
+  if (options.place == Place::kNear) return {0, 0, "nothing: all rows are near"};
+  const Figure ops = rate_of(rate::kDiskOps, rate::kDirect, 0);
+  if (options.tier != Tier::kDisk || ops.value <= 0) {
+    const double read = std::min(kAssumedReadPerThread * threads_, kMostAssumedRead);
+    const double rate = options.tier == Tier::kRam ? read / 4 : kAssumedDisk;
+    return {static_cast<double>(model_.shape.f16_bytes_per_token()) * chosen / rate, kAssumedError,
+            fmt::format("{:.0f} rows per head at {:.1f} GB/s (assumed)", chosen, rate * 1e-9)};
+  }
+  const Figure bandwidth = rate_of(rate::kDiskRead, rate::kDirect, kAssumedDisk);
+  double reads = 0;
+  double bytes = 0;
+  for (std::size_t l = static_cast<std::size_t>(options.dense_layers); l < model_.shape.layers.size(); ++l) {
+    const LayerShape& layer = model_.shape.layers[l];
+    const std::size_t row = SealedPrompt::row_bytes(options, layer.head_dim);
+    const double page = static_cast<double>(page_bytes_for(row));
+    const double pages_of_chunk = std::ceil(static_cast<double>(options.index.chunk) / rows_per_page(row));
+    const double heads = options.share == Share::kGroup ? layer.kv_heads : layer.heads;
+    const double pages = heads * chosen / options.index.chunk * pages_of_chunk;
+    reads += pages;
+    bytes += pages * page;
+  }
+  // Whichever the drive runs out of first.
+  const double seconds = std::max(reads / ops.value, bytes / bandwidth.value);
+  return {seconds, std::max(kDiskError, ops.error),
+          fmt::format("{:.0f} rows per head in {:.0f} reads, {} at {:.0f} k reads/s and {:.1f} GB/s ({})", chosen, reads,
+                      megabytes(bytes), ops.value * 1e-3, bandwidth.value * 1e-9, ops.source)};
+}
+
 std::vector<CostTerm> CostModel::step_terms(const SpecFacts& facts, int prompt_tokens, int depth) const {
   double ignored = 0;
   return step_terms_with_error(facts, prompt_tokens, depth, &ignored);
@@ -174,13 +208,12 @@ std::vector<CostTerm> CostModel::step_terms_with_error(const SpecFacts& facts, i
   total.add(&terms, "attention", attention.value, attention.error,
             fmt::format("{:.0f} of {} rows as {} ({})", rows, depth, facts.formats(), attention.source));
   if (facts.selects()) {
-    // Not calibrated yet: an eighth of the bytes of all keys for the index, and the chosen rows from where they lie.
+    // The index is not calibrated: an eighth of the bytes of all keys.
     const double f16 = static_cast<double>(model_.shape.f16_bytes_per_token());
-    const double chosen = std::max(rows - std::max(depth - prompt_tokens, 0), 0.0);
-    const double slow = facts.spec.offload->tier == Tier::kRam ? read / 4 : kAssumedDisk;
     total.add(&terms, "select", f16 / 16 * prompt_tokens / read, kAssumedError,
               fmt::format("scores an index of {} rows (assumed)", prompt_tokens));
-    total.add(&terms, "fetch", f16 * chosen / slow, kAssumedError, fmt::format("{:.0f} rows per head (assumed)", chosen));
+    const Figure fetch = fetch_seconds(*facts.spec.offload, chosen_rows(facts, prompt_tokens));
+    total.add(&terms, "fetch", fetch.value, fetch.error, fetch.source);
   }
   total.add(&terms, "append", encode.value, encode.error, fmt::format("writes one row per head ({})", encode.source));
   *error = total.error();
@@ -233,8 +266,10 @@ std::vector<CostTerm> CostModel::ttft_terms(const SpecFacts& facts, const Worklo
 Result<CostPrediction> CostModel::predict(const SpecFacts& facts, const Workload& w) const {
   CostPrediction out;
   const int answer = w.answer_tokens();
-  KV_ASSIGN(out.after_prompt, predict_bytes(facts.spec, model_.shape, w.prompt_tokens, 0));
-  KV_ASSIGN(out.at_end, predict_bytes(facts.spec, model_.shape, w.prompt_tokens, answer));
+  const int moments[] = {0, answer};
+  KV_ASSIGN(const std::vector<ByteAccount> bytes, predict_bytes(facts.spec, model_.shape, w.prompt_tokens, moments));
+  out.after_prompt = bytes.front();
+  out.at_end = bytes.back();
   out.fast = std::max(out.after_prompt.fast_allocated(), out.at_end.fast_allocated());
 
   // What selection does not see is written all the same.

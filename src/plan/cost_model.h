@@ -77,6 +77,7 @@ class CostModel {
   Figure attend_seconds(const std::string& formats, const SpecFacts& facts, const LayerShape& layer, double rows) const;
   bool attend_points(const std::string& formats, const LayerShape& layer, double rows, double* seconds) const;
   Figure encode_seconds(const SpecFacts& facts, const LayerShape& layer) const;
+  Figure fetch_seconds(const SelectOptions& options, double chosen) const;
   std::vector<CostTerm> ttft_terms(const SpecFacts& facts, const Workload& workload, double kept, double* error) const;
   std::vector<CostTerm> step_terms_with_error(const SpecFacts& facts, int prompt_tokens, int depth, double* error) const;
 

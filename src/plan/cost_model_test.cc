@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "cache/sequence_cache.h"
 #include "plan/candidates.h"
 #include "plan/plan_fixture.h"
@@ -34,20 +36,39 @@ Calibration a_calibration() {
 TEST(CostModel, BytesAreTheExactPredictionOfTheCache) {
   const ModelCost model = smol_model();
   const CostModel costs(model, nullptr, 2);
-  for (const std::string& spec : candidate_specs()) {
-    if (!spec_facts(spec, model.shape).ok()) continue;  // does not fit this model
+  for (const CacheSpec& spec : candidate_specs()) {
+    const Result<SpecFacts> facts = spec_facts(spec, model.shape);
+    if (!facts.ok()) continue;  // does not fit this model
     for (const int tokens : {300, 2048, 7000}) {
       Workload w;
       w.prompt_tokens = tokens;
       w.output_tokens = 100;
-      const CostPrediction p = costs.predict(facts_of(spec), w).value();
-      EXPECT_EQ(p.after_prompt, predict_bytes(facts_of(spec).spec, model.shape, tokens, 0).value()) << spec;
-      EXPECT_EQ(p.at_end, predict_bytes(facts_of(spec).spec, model.shape, tokens, 100).value()) << spec;
+      const CostPrediction p = costs.predict(*facts, w).value();
+      EXPECT_EQ(p.after_prompt, predict_bytes(spec, model.shape, tokens, 0).value()) << spec.canonical;
+      EXPECT_EQ(p.at_end, predict_bytes(spec, model.shape, tokens, 100).value()) << spec.canonical;
       EXPECT_LE(p.fast_bytes(), p.bytes());
-      if (!facts_of(spec).selects()) {
+      if (!facts->selects()) {
         EXPECT_EQ(p.fast_bytes(), p.bytes());
       }
     }
+  }
+}
+
+// The rows that attention is charged for are those that the byte formula counts.
+TEST(CostModel, KeptRowsAreThoseOfTheByteFormula) {
+  ModelShape one_head;
+  one_head.context = 1 << 20;
+  one_head.layers = {LayerShape{.heads = 1, .kv_heads = 1, .head_dim = 64, .window = 0}};
+  for (const char* text :
+       {"snapkv:budget=0.1", "adakv", "h2o:budget=0.5", "tova", "streamingllm", "cam:target=256", "pyramidkv"}) {
+    const CacheSpec spec = parse_spec(text).value();
+    const SpecFacts facts = spec_facts(spec, one_head).value();
+    const auto live = [&](int tokens, int generated) {
+      return static_cast<double>(predict_bytes(spec, one_head, tokens, generated).value().live);
+    };
+    for (const int tokens : {200, 3000})
+      for (const int generated : {0, 70})
+        EXPECT_DOUBLE_EQ(kept_rows(facts, tokens, generated), live(tokens, generated) / live(1, 0)) << text << " " << tokens;
   }
 }
 
@@ -100,6 +121,44 @@ TEST(CostModel, AnEvictorIsChargedForTheRowsThatStay) {
   EXPECT_DOUBLE_EQ(kept_rows(facts_of("snapkv:budget=0.5"), 1000, 100), 600);
   EXPECT_DOUBLE_EQ(kept_rows(facts_of("streamingllm"), 1000, 100), 516);
   EXPECT_DOUBLE_EQ(kept_share(facts_of("streamingllm"), 100), 1);
+}
+
+const CostTerm& term_of(const std::vector<CostTerm>& terms, const std::string& name) {
+  return *std::find_if(terms.begin(), terms.end(), [&](const CostTerm& t) { return t.name == name; });
+}
+
+// tier=disk: as many reads as pages are touched, at the rate of random reads, or their bytes, whichever takes longer.
+TEST(CostModel, RowsOnADiskTakeItsReadsOrItsBytes) {
+  const ModelCost model = smol_model();
+  Calibration calibration = a_calibration();
+  calibration.rates.push_back({.what = "disk-ops", .subject = "direct", .value = 50e3});
+  calibration.rates.push_back({.what = "disk-read", .subject = "direct", .value = 1e9});
+  const SpecFacts facts = facts_of("select:budget=64,chunk=1,keys=f16,values=f16,tier=disk,dense=0,share=group");
+  const auto fetch = [&](const Calibration* c) { return term_of(CostModel(model, c, 2).step_terms(facts, 4096, 4096), "fetch"); };
+  // By hand: a row of 256 bytes; 64 rows of 3 heads in 30 layers, each on a page of its own: 5,760 reads, 23.6 MB.
+  EXPECT_NEAR(fetch(&calibration).value, 5760 / 50e3, 1e-6);
+  EXPECT_NE(fetch(&calibration).detail.find("calibrated"), std::string::npos) << fetch(&calibration).detail;
+  calibration.rates.back().value = 1e8;  // now the bytes take longer
+  EXPECT_NEAR(fetch(&calibration).value, 5760 * 4096 / 1e8, 1e-6);
+  // Sixteen neighbours share a page.
+  const SpecFacts chunked = facts_of("select:budget=64,chunk=16,keys=f16,values=f16,tier=disk,dense=0,share=group");
+  const CostModel costs(model, &calibration, 2);
+  EXPECT_NEAR(term_of(costs.step_terms(chunked, 4096, 4096), "fetch").value, 360 * 4096 / 1e8, 1e-6);
+  EXPECT_NE(fetch(nullptr).detail.find("assumed"), std::string::npos);
+  EXPECT_GT(fetch(nullptr).value, 0);
+}
+
+TEST(CostModel, WithoutDiskRatesTheErrorIsStated) {
+  const ModelCost model = smol_model();
+  const Calibration calibration = a_calibration();
+  Workload w;
+  w.prompt_tokens = 4000;
+  const SpecFacts facts = facts_of("select:budget=1024,chunk=1,tier=disk,dense=0");
+  Calibration with_disk = calibration;
+  with_disk.rates.push_back({.what = "disk-ops", .subject = "direct", .value = 50e3});
+  with_disk.rates.push_back({.what = "disk-read", .subject = "direct", .value = 1e9});
+  EXPECT_GT(CostModel(model, &calibration, 2).predict(facts, w)->time_error,
+            CostModel(model, &with_disk, 2).predict(facts, w)->time_error);
 }
 
 TEST(CostModel, UncalibratedTimesSaySoAndAreWide) {

@@ -28,7 +28,7 @@ class LargeFolder {
                     .parameters = "question=seen",
                     .version = "0.1.0"};
     Store store = Store::open(FileSystem::real(), results(), run).value();
-    const std::vector<std::string> all = candidate_specs();
+    const std::vector<std::string> all = test::candidate_texts();
     std::vector<std::string> specs = {"full"};
     for (std::size_t i = 1; i < 50; ++i) specs.push_back(all[i * (all.size() - 1) / 49]);
     Rng rng(1);

@@ -26,6 +26,12 @@ inline ModelCost smol_model() {
   return m;
 }
 
+inline std::vector<std::string> candidate_texts() {
+  std::vector<std::string> texts;
+  for (const CacheSpec& spec : candidate_specs()) texts.push_back(spec.canonical);
+  return texts;
+}
+
 inline Moments moments(int n, double mean, double sd) { return {.n = n, .mean = mean, .m2 = sd * sd * (n - 1)}; }
 
 inline EvidenceCell cell(const std::string& task, int context, const std::string& spec, int n, double nats, double sd) {

@@ -104,10 +104,10 @@ bool dominates(const Candidate& a, const Candidate& b) {
          a.loss.expected < b.loss.expected || a.loss.high < b.loss.high;
 }
 
-Candidate weigh(const std::string& spec, const CostModel& costs, QualityModel* losses, const ModelShape& shape,
-                const Workload& workload) {
+Candidate weigh_one(const CacheSpec& spec, const CostModel& costs, QualityModel* losses, const ModelShape& shape,
+                    const Workload& workload) {
   Candidate c;
-  c.spec = spec;
+  c.spec = spec.canonical;
   Result<SpecFacts> facts = spec_facts(spec, shape);
   if (!facts.ok()) {
     c.reason = "breaks on this model: " + facts.status().message();
@@ -123,6 +123,58 @@ Candidate weigh(const std::string& spec, const CostModel& costs, QualityModel* l
   c.loss = losses->predict(c.facts, workload);
   c.standing = Standing::kRunnerUp;
   return c;
+}
+
+CellCounts count_cells(std::span<const EvidenceCell> evidence, const QualityModel& losses) {
+  CellCounts counts = {.fidelity = losses.fidelity_cells(),
+                       .foreign = losses.foreign_cells(),
+                       .unread = losses.unread_cells(),
+                       .paper = losses.paper_cells()};
+  counts.tasks = static_cast<int>(evidence.size()) - counts.fidelity - counts.foreign - counts.unread - counts.paper;
+  return counts;
+}
+
+Weighed weigh_all(const PlanInputs& inputs, const Workload& workload, QualityModel* losses) {
+  const CostModel costs(inputs.model, inputs.calibration, inputs.threads);
+  Weighed weighed;
+  weighed.candidates.reserve(inputs.candidates.size());
+  for (const CacheSpec& spec : inputs.candidates)
+    weighed.candidates.push_back(weigh_one(spec, costs, losses, inputs.model.shape, workload));
+  weighed.row_bytes = inputs.model.shape.f16_bytes_per_token();
+  weighed.calibrated = costs.calibrated();
+  weighed.cells = count_cells(inputs.evidence, *losses);
+  return weighed;
+}
+
+Status check_workload(const Workload& w, const ModelShape& shape) {
+  if (w.prompt_tokens < 1) return usage_error(fmt::format("--prompt-tokens {} is no prompt; give at least 1", w.prompt_tokens));
+  if (w.output_tokens < 0 || w.questions < 1) {
+    return usage_error(fmt::format("{} output tokens for {} questions make no workload; give at least 1 question",
+                                   w.output_tokens, w.questions));
+  }
+  if (std::int64_t{w.prompt_tokens} + w.answer_tokens() > shape.context) {
+    return exhausted(
+        fmt::format("{} prompt tokens and an answer of {} exceed the model's context of {}; the longest prompt is {}",
+                    w.prompt_tokens, w.answer_tokens(), shape.context, std::max(shape.context - w.answer_tokens(), 0)));
+  }
+  return {};
+}
+
+Status check_limits(const PlanRequest& request, std::size_t row_bytes) {
+  for (const auto& [flag, cap] : {std::pair("--memory", request.memory), std::pair("--fast-memory", request.fast_memory)}) {
+    if (cap && *cap < row_bytes)
+      return usage_error(fmt::format("{} of {} bytes holds no single row: one token of this model takes {} bytes in f16", flag,
+                                     *cap, row_bytes));
+  }
+  if (request.memory && request.fast_memory && *request.fast_memory > *request.memory) {
+    return usage_error(
+        fmt::format("--fast-memory of {} bytes is more than --memory of {} bytes, which is over all tiers; swap or drop one",
+                    *request.fast_memory, *request.memory));
+  }
+  if (request.max_loss && !(*request.max_loss >= 0 && *request.max_loss <= 1000)) {
+    return usage_error(fmt::format("--max-loss {} is no number of points; write 0 or more, for example 2", *request.max_loss));
+  }
+  return {};
 }
 
 class Choice {
@@ -333,49 +385,32 @@ const char* standing_name(Standing standing) {
 }
 
 Status check_request(const PlanRequest& request, const ModelShape& shape) {
-  const Workload& w = request.workload;
-  if (w.prompt_tokens < 1) return usage_error(fmt::format("--prompt-tokens {} is no prompt; give at least 1", w.prompt_tokens));
-  if (w.output_tokens < 0 || w.questions < 1) {
-    return usage_error(fmt::format("{} output tokens for {} questions make no workload; give at least 1 question",
-                                   w.output_tokens, w.questions));
-  }
-  if (std::int64_t{w.prompt_tokens} + w.answer_tokens() > shape.context) {
-    return exhausted(
-        fmt::format("{} prompt tokens and an answer of {} exceed the model's context of {}; the longest prompt is {}",
-                    w.prompt_tokens, w.answer_tokens(), shape.context, std::max(shape.context - w.answer_tokens(), 0)));
-  }
-  const std::size_t row = shape.f16_bytes_per_token();
-  for (const auto& [flag, cap] : {std::pair("--memory", request.memory), std::pair("--fast-memory", request.fast_memory)}) {
-    if (cap && *cap < row)
-      return usage_error(
-          fmt::format("{} of {} bytes holds no single row: one token of this model takes {} bytes in f16", flag, *cap, row));
-  }
-  if (request.memory && request.fast_memory && *request.fast_memory > *request.memory) {
-    return usage_error(
-        fmt::format("--fast-memory of {} bytes is more than --memory of {} bytes, which is over all tiers; swap or drop one",
-                    *request.fast_memory, *request.memory));
-  }
-  if (request.max_loss && !(*request.max_loss >= 0 && *request.max_loss <= 1000)) {
-    return usage_error(fmt::format("--max-loss {} is no number of points; write 0 or more, for example 2", *request.max_loss));
-  }
-  return {};
+  KV_TRY(check_workload(request.workload, shape));
+  return check_limits(request, shape.f16_bytes_per_token());
+}
+
+Result<Weighed> weigh(const PlanInputs& inputs, const Workload& workload) {
+  KV_TRY(check_workload(workload, inputs.model.shape));
+  QualityModel losses(inputs.evidence, inputs.model_hash, inputs.model.shape);
+  return weigh_all(inputs, workload, &losses);
+}
+
+Result<Plan> choose(Weighed weighed, const PlanRequest& request) {
+  KV_TRY(check_limits(request, weighed.row_bytes));
+  Plan plan;
+  plan.calibrated = weighed.calibrated;
+  plan.cells = weighed.cells;
+  Choice(std::move(weighed.candidates), request).decide(&plan);
+  return plan;
 }
 
 Result<Plan> make_plan(const PlanInputs& inputs, const PlanRequest& request) {
   KV_TRY(check_request(request, inputs.model.shape));
-  const CostModel costs(inputs.model, inputs.calibration, inputs.threads);
   QualityModel losses(inputs.evidence, inputs.model_hash, inputs.model.shape);
-  std::vector<Candidate> candidates;
-  candidates.reserve(inputs.candidates.size());
-  for (const std::string& spec : inputs.candidates)
-    candidates.push_back(weigh(spec, costs, &losses, inputs.model.shape, request.workload));
-
-  Plan plan;
-  plan.calibrated = costs.calibrated();
-  plan.foreign_cells = losses.foreign_cells();
-  plan.unread_cells = losses.unread_cells();
-  plan.evidence_cells = static_cast<int>(inputs.evidence.size()) - plan.foreign_cells - plan.unread_cells;
-  Choice(std::move(candidates), request).decide(&plan);
+  KV_ASSIGN(Plan plan, choose(weigh_all(inputs, request.workload, &losses), request));
+  if (plan.candidates.empty() || plan.first().standing == Standing::kBreaks) return plan;
+  Candidate& first = plan.candidates.front();
+  first.loss = losses.explain(first.facts, request.workload);
   return plan;
 }
 

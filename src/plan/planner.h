@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cache/spec.h"
 #include "plan/cost_model.h"
 #include "plan/quality_model.h"
 #include "plan/workload.h"
@@ -40,7 +41,7 @@ struct PlanInputs {
   std::span<const EvidenceCell> evidence;
   const Calibration* calibration = nullptr;  // null: uncalibrated
   int threads = 1;
-  std::vector<std::string> candidates;  // candidate_specs()
+  std::vector<CacheSpec> candidates;  // candidate_specs()
 };
 
 enum class Standing : std::uint8_t { kChosen, kRunnerUp, kDominated, kOverMemory, kOverLoss, kBreaks };
@@ -53,6 +54,15 @@ struct Candidate {
   SpecFacts facts;     // these three only unless kBreaks
   CostPrediction cost;
   LossPrediction loss;
+};
+
+// How much of the evidence was of use.
+struct CellCounts {
+  int tasks = 0;     // of this model
+  int fidelity = 0;  // of this model, on plain text
+  int foreign = 0;   // of other models
+  int unread = 0;    // of specs unknown to this version or model
+  int paper = 0;     // in a paper's own form: left out
 };
 
 // "limit at least so much and this would be chosen": the border of the decision.
@@ -68,15 +78,25 @@ struct Plan {
   std::string reason;                 // why the first one; if not feasible: what is violated by how much, and what would fix it
   std::vector<WhatIf> what_ifs;
   bool calibrated = false;
-  int evidence_cells = 0;  // of this model
-  int foreign_cells = 0;   // of other models
-  int unread_cells = 0;    // of specs unknown to this version or model
+  CellCounts cells;
 
   const Candidate& first() const { return candidates.front(); }
 };
 
-// kUsage: no prompt, a limit below one row, contradictory limits, a context that is too short.
-// An impossible request is a Plan that is not feasible, not an error.
+// Every candidate with its cost and its loss for one workload: what no limit changes.
+struct Weighed {
+  std::vector<Candidate> candidates;
+  std::size_t row_bytes = 0;  // of one token of the model in f16
+  bool calibrated = false;
+  CellCounts cells;
+};
+// kUsage: no prompt, no question; kExhausted: a context that is too short.
+Result<Weighed> weigh(const PlanInputs& inputs, const Workload& workload);
+// The choice within limits; the workload of `request` is the one that was weighed. Losses come without their evidence.
+// kUsage: a limit below one row, contradictory limits. An impossible request is a Plan that is not feasible, not an error.
+Result<Plan> choose(Weighed weighed, const PlanRequest& request);
+
+// Both in one, and the first candidate's loss with its evidence. Errors as of both.
 Result<Plan> make_plan(const PlanInputs& inputs, const PlanRequest& request);
 
 // kUsage: limits that contradict each other or the model; what make_plan checks first.

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <utility>
 
@@ -25,41 +24,13 @@ constexpr double kPerShareOctave = 0.3;
 constexpr double kOtherFormat = 0.4;
 constexpr double kPerBit = 0.25;
 constexpr double kPerScaling = 0.5;  // of the natural logarithm of the priors' ratio: what is carried far is carried badly
+// Divergence on plain text is the loss of that text's own tokens, which mostly follow from near ones. For coarser rows it is
+// nearly what a task loses; of rows that are gone a text hardly tells.
+constexpr double kFidelityOfFormat = 0.7;
+constexpr double kFidelityOfEviction = 1.5;
+constexpr TaskKind kKindOfText = TaskKind::kChat;  // whose demand on far rows plain text resembles most
 
 constexpr double kMostScaling = 20;  // prior shapes are not trusted to carry a figure further than this
-
-// log-linear between (effective bits, points): KIVI-4 and KIVI-2 at 5 and 3 bits, TurboQuant at 3.5 and 2.5.
-constexpr std::array<std::pair<double, double>, 7> kFormatPrior = {
-    {{1, 40}, {2, 15}, {3, 4}, {4.25, 1}, {5, 0.5}, {8.5, 0.05}, {16, 0.005}}};
-
-double format_points(double bits) {
-  if (bits <= kFormatPrior.front().first) return kFormatPrior.front().second;
-  for (std::size_t i = 1; i < kFormatPrior.size(); ++i) {
-    const auto [b0, p0] = kFormatPrior[i - 1];
-    const auto [b1, p1] = kFormatPrior[i];
-    if (bits <= b1) return p0 * std::pow(p1 / p0, (bits - b0) / (b1 - b0));
-  }
-  return kFormatPrior.back().second;
-}
-
-// Points at a quarter of the rows. By position alone whatever is far away is lost; selection has all rows to choose from, and
-// still misses some where many are needed.
-struct EvictionPrior {
-  double by_scores;
-  double by_position;
-  double selected;
-};
-EvictionPrior eviction_points(TaskKind kind) {
-  switch (kind) {
-    case TaskKind::kSingleFact: return {1.5, 20, 0.1};
-    case TaskKind::kExtraction: return {6, 25, 1.5};
-    case TaskKind::kSummary: return {8, 10, 0.6};
-    case TaskKind::kFewShot: return {0.5, 3, 0.1};
-    case TaskKind::kChat: return {3, 5, 0.3};
-    case TaskKind::kReasoning: return {4, 8, 0.8};
-  }
-  return {8, 25, 1.5};
-}
 
 double octaves(double a, double b) { return a > 0 && b > 0 ? std::abs(std::log2(a / b)) : 0; }
 
@@ -73,26 +44,6 @@ const char* source_name(LossSource source) {
     case LossSource::kPrior: return "prior";
   }
   return "";
-}
-
-Belief prior_of_format(double key_bits, double value_bits, TaskKind kind) {
-  const double demand = kind == TaskKind::kExtraction || kind == TaskKind::kReasoning ? 1.5 : 1;
-  // Each side adds its own error: fine keys do not make up for coarse values. Errors in keys pass the softmax and weigh more.
-  const double mean = demand * (0.6 * format_points(key_bits) + 0.4 * format_points(value_bits));
-  return {mean, 2 * mean + 0.3};
-}
-
-Belief prior_of_eviction(RowChoice choice, double share, TaskKind kind, bool question_seen) {
-  if (share >= 0.999) return {0, kFloor};
-  const EvictionPrior points = eviction_points(kind);
-  // Scores of a question that was not seen keep the wrong rows; a window of positions, or a choice at every step, does not care.
-  const double unseen = question_seen || choice != RowChoice::kByScores ? 1 : 3;
-  const double shape = (1 - share) / std::sqrt(share) / 1.5;
-  const double at_quarter = choice == RowChoice::kByScores     ? points.by_scores
-                            : choice == RowChoice::kByPosition ? points.by_position
-                                                               : points.selected;
-  const double mean = unseen * shape * at_quarter;
-  return {mean, 2 * mean + 0.3};
 }
 
 struct QualityModel::Part {
@@ -119,31 +70,100 @@ struct QualityModel::Cell {
   std::string task;
   std::string model;
   int context = 0;
-  Moments nats;
-  Moments score;
+  int samples = 0;
+  double points = 0;                 // lost, mean
+  double error = 0;                  // its standard error
+  std::optional<double> score = {};  // lost, of 1
 };
 
 struct QualityModel::Group {
   Part part;
   bool same_model = false;
+  bool fidelity = false;  // of plain text, no task
   double prior_mean = 0;  // of the part
   std::vector<Cell> cells;
 };
 
 struct QualityModel::Relation {
   double scale = 1;
-  double apart = 0;  // relative distance, for buckets
+  double apart = 0;  // relative distance
   bool exact = false;
   bool same_kind = false;  // and model
+
+  // Groups in one bucket are equally far.
+  int bucket() const {
+    constexpr double kStep = 0.2;
+    return exact ? -1 : static_cast<int>(apart / kStep);
+  }
 };
 
-struct QualityModel::Observation {
+struct QualityModel::Related {
+  const Group* group = nullptr;
+  Relation relation;
+};
+
+struct QualityModel::Carried {
   double mean = 0;      // points, scaled to what is asked
   double sampling = 0;  // standard error of that
   double mislead = 0;   // sd of what the differences may do
-  Relation relation;
-  const Group* group = nullptr;
-  const Cell* cell = nullptr;
+  double weight() const { return 1 / (sampling * sampling + mislead * mislead); }
+};
+
+// Weighted sums. Cells that are equally far share their way to mislead: a pool counts once, not once per cell.
+struct QualityModel::Pool {
+  int n = 0;
+  double weight = 0;
+  double means = 0;
+  double squares = 0;
+  double mislead = 0;
+  double sampling = 0;
+
+  void add(const Carried& c) {
+    const double w = c.weight();
+    ++n;
+    weight += w;
+    means += w * c.mean;
+    squares += w * c.mean * c.mean;
+    mislead += w * c.mislead;
+    sampling += w * w * c.sampling * c.sampling;
+  }
+  double mean() const { return means / weight; }
+  double variance() const {
+    const double shared = mislead / weight;
+    // Tasks of one kind differ by more than their sampling errors say.
+    const double between = std::max(squares / weight - mean() * mean(), 0.0);
+    return sampling / (weight * weight) + shared * shared + between / n;
+  }
+};
+
+struct QualityModel::Posterior {
+  std::vector<Related> related;
+  std::map<int, Pool> pools;  // by bucket
+  double magnitude = 0;       // of the loss, as far as anything near tells
+  Belief prior;
+  double precision = 0;
+  double weighted = 0;
+  int exact_samples = 0;
+
+  double prior_weight() const { return 1 / (prior.sd * prior.sd) / precision; }
+  double exact_weight() const {
+    const auto exact = pools.find(-1);
+    return exact == pools.end() ? 0 : 1 / exact->second.variance() / precision;
+  }
+  LossPrediction loss() const {
+    LossPrediction out;
+    const double mean = weighted / precision;
+    const double sd = std::sqrt(1 / precision);
+    // Beating the full cache is luck of the samples or of the task, and no reason to choose a cache: no credit for it.
+    out.expected = std::max(mean, 0.0);
+    out.low = std::min(mean - 1.96 * sd, out.expected);
+    out.high = std::max(mean + 1.96 * sd, out.expected);
+    out.measured_samples = exact_samples;
+    out.source = exact_weight() >= 0.5   ? LossSource::kMeasured
+                 : prior_weight() >= 0.5 ? LossSource::kPrior
+                                         : LossSource::kNeighbour;
+    return out;
+  }
 };
 
 QualityModel::~QualityModel() = default;
@@ -157,28 +177,47 @@ QualityModel::QualityModel(std::span<const EvidenceCell> cells, const std::strin
       Result<SpecFacts> facts = spec_facts(from.spec, shape);
       if (facts.ok()) entry->second = std::move(*facts);
     }
-    if (!entry->second) {
-      ++unread_;
-      continue;
-    }
-    if (from.nats.n < 2) continue;  // no spread, no interval
-    Workload asked;
-    asked.prompt_tokens = from.prompt_tokens;
     Group group;
-    group.part = part_of(*entry->second, asked);
-    if (group.part.evict && group.part.share >= 0.999) continue;  // it kept every row of so short a prompt: no eviction was seen
-    group.part.kind = kind_of_task(from.task);
-    group.part.question_seen = from.parameters.find("question=unseen") == std::string::npos;
     group.same_model = from.model_hash == model_hash;
-    if (!group.same_model) ++foreign_;
-    const auto [known, is_new_group] =
-        group_of.try_emplace(group.part.key() + (group.same_model ? "" : "|other model"), groups_.size());
+    group.fidelity = is_fidelity(from);
+    if (!place(from, entry->second, &group)) continue;
+    const std::string key = fmt::format("{}|{}|{}", group.part.key(), group.same_model, group.fidelity);
+    const auto [known, is_new_group] = group_of.try_emplace(key, groups_.size());
     if (is_new_group) {
       group.prior_mean = stage_prior(group.part).mean;
       groups_.push_back(std::move(group));
     }
-    groups_[known->second].cells.push_back({from.task, from.model_name, from.context, from.nats, from.score});
+    Cell cell = {.task = from.task, .model = from.model_name, .context = from.context, .samples = from.nats.n};
+    cell.points = kPointsPerNat * from.nats.mean;
+    cell.error = kPointsPerNat * from.nats.standard_error();
+    if (from.score.n >= 2) cell.score = from.score.mean;
+    groups_[known->second].cells.push_back(std::move(cell));
   }
+}
+
+// False: the cell says nothing about a loss, or nothing that may be used.
+bool QualityModel::place(const EvidenceCell& cell, const std::optional<SpecFacts>& facts, Group* group) {
+  if (is_paper_form(cell)) {
+    ++paper_;
+    return false;
+  }
+  if (!facts) {
+    ++unread_;
+    return false;
+  }
+  if (cell.nats.n < 2) return false;  // no spread, no interval
+  Workload asked;
+  asked.prompt_tokens = cell.prompt_tokens;
+  Part& part = group->part;
+  part = part_of(*facts, asked);
+  if (part.evict && part.share >= 0.999) return false;  // it kept every row of so short a prompt: no eviction was seen
+  part.kind = group->fidelity ? kKindOfText : kind_of_task(cell.task);
+  part.question_seen = cell.parameters.find("question=unseen") == std::string::npos;
+  if (!group->same_model)
+    ++foreign_;
+  else if (group->fidelity)
+    ++fidelity_;
+  return true;
 }
 
 QualityModel::Part QualityModel::part_of(const SpecFacts& facts, const Workload& w) {
@@ -196,6 +235,21 @@ QualityModel::Part QualityModel::part_of(const SpecFacts& facts, const Workload&
   part.tokens = w.prompt_tokens;
   part.question_seen = w.question_is_seen();
   return part;
+}
+
+QualityModel::Part QualityModel::eviction_alone(Part both) {
+  both.format = false;
+  both.key_bits = both.value_bits = 16;
+  both.formats = "f16/f16";
+  return both;
+}
+
+QualityModel::Part QualityModel::format_alone(Part both) {
+  both.evict = false;
+  both.share = 1;
+  both.evict_method.clear();
+  both.evict_stage.clear();
+  return both;
 }
 
 // Of one stage, or the plain sum of both: the shape by which cells are scaled to each other.
@@ -219,7 +273,9 @@ std::optional<QualityModel::Relation> QualityModel::relation(const Group& group,
   double apart2 = 0;  // squares of independent ways to mislead
   const auto differ = [&](double by) { apart2 += by * by; };
   if (!group.same_model) differ(kOtherModel);
-  if (!seen.kind)
+  if (group.fidelity)
+    differ(asked.evict ? kFidelityOfEviction : kFidelityOfFormat);
+  else if (!seen.kind)
     differ(kUnknownKind);
   else if (seen.kind != asked.kind)
     differ(kOtherKind);
@@ -240,7 +296,7 @@ std::optional<QualityModel::Relation> QualityModel::relation(const Group& group,
     same_spec = false;
   }
   Relation r;
-  r.same_kind = group.same_model && seen.kind == asked.kind;
+  r.same_kind = group.same_model && !group.fidelity && seen.kind == asked.kind;
   r.exact = same_spec && r.same_kind && context <= kBucketOctaves && (!asked.evict || seen.question_seen == asked.question_seen);
   if (!r.exact && group.prior_mean > 0) r.scale = std::clamp(expected_here / group.prior_mean, 1 / kMostScaling, kMostScaling);
   differ(kPerScaling * std::abs(std::log(r.scale)));
@@ -248,176 +304,159 @@ std::optional<QualityModel::Relation> QualityModel::relation(const Group& group,
   return r;
 }
 
-std::vector<QualityModel::Observation> QualityModel::carry_over(const Part& asked) const {
+std::vector<QualityModel::Related> QualityModel::related(const Part& asked) const {
   const double expected_here = stage_prior(asked).mean;
-  std::vector<Observation> all;
-  all.reserve(groups_.size());
+  std::vector<Related> all;
   for (const Group& group : groups_) {
-    const std::optional<Relation> r = relation(group, asked, expected_here);
-    if (!r) continue;
-    for (const Cell& cell : group.cells) {
-      all.push_back({.mean = r->scale * kPointsPerNat * cell.nats.mean,
-                     .sampling = r->scale * kPointsPerNat * cell.nats.standard_error(),
-                     .mislead = kFloor,
-                     .relation = *r,
-                     .group = &group,
-                     .cell = &cell});
-    }
+    if (const std::optional<Relation> r = relation(group, asked, expected_here)) all.push_back({&group, *r});
   }
   return all;
 }
 
-// The heaviest in words, the rest as one line: a large store has hundreds of cells, and nobody reads them.
-void QualityModel::describe(std::vector<Weighed>& weighed, std::vector<EvidenceLine>* lines) {
-  constexpr std::size_t kLines = 12;
-  const std::size_t shown = std::min(kLines, weighed.size());
-  std::partial_sort(
-      weighed.begin(), weighed.begin() + static_cast<std::ptrdiff_t>(shown), weighed.end(),
-      [](const Weighed& a, const Weighed& b) { return std::pair(-a.first, a.second) < std::pair(-b.first, b.second); });
-  for (std::size_t i = 0; i < shown; ++i) {
-    const Observation& o = *weighed[i].second;
-    const Cell& c = *o.cell;
-    const Part& part = o.group->part;
-    std::string text =
-        fmt::format("{} at {}{}, {} samples: {:.2f} points lost", c.task, c.context,
-                    o.group->same_model ? "" : fmt::format(" on {}", c.model), c.nats.n, kPointsPerNat * c.nats.mean);
-    if (c.score.n >= 2) text += fmt::format(" (score {:+.1f} of 100)", -100 * c.score.mean);
-    if (!o.relation.exact) {
-      text +=
-          fmt::format(", with {}{}{}", part.evict_stage, part.evict && part.format ? "+" : "", part.format ? part.formats : "");
-    }
-    lines->push_back({weighed[i].first, std::move(text)});
-  }
-  if (weighed.size() == shown) return;
-  double rest = 0;
-  for (std::size_t i = shown; i < weighed.size(); ++i) rest += weighed[i].first;
-  lines->push_back({rest, fmt::format("{} more observations", weighed.size() - shown)});
+QualityModel::Carried QualityModel::carried(const Cell& cell, const Relation& r, double magnitude) {
+  const double mean = r.scale * cell.points;
+  const double mislead = r.exact ? 0 : r.apart * std::max(std::abs(mean), magnitude);
+  return {mean, r.scale * cell.error, mislead + kFloor};
 }
 
-LossPrediction QualityModel::posterior(const Part& asked, const Belief& prior) const {
-  // Observations that are equally far share their way to mislead: each distance counts once, not once per cell.
-  std::vector<Observation> all = carry_over(asked);
-  const Observation* nearest = nullptr;
-  for (const Observation& o : all) {
-    if (nearest == nullptr ||
-        std::pair(!o.relation.same_kind, o.relation.apart) < std::pair(!nearest->relation.same_kind, nearest->relation.apart)) {
-      nearest = &o;
-    }
-  }
-  // Where the nearest of this kind observation is a large loss, small losses of far cells, and of the papers, are no firm
+QualityModel::Posterior QualityModel::posterior(const Part& asked, const Belief& prior) const {
+  Posterior out;
+  out.related = related(asked);
+  const auto distance = [](const Related& r) { return std::pair(!r.relation.same_kind, r.relation.apart); };
+  const auto nearest = std::min_element(out.related.begin(), out.related.end(),
+                                        [&](const Related& a, const Related& b) { return distance(a) < distance(b); });
+  // Where the nearest observation of this kind is a large loss, small losses of far cells, and of the papers, are no firm
   // evidence.
-  const double magnitude = std::max(prior.mean, nearest != nullptr ? std::abs(nearest->mean) : 0);
-  std::map<int, std::vector<const Observation*>> buckets;
-  constexpr double kStep = 0.2;
-  for (Observation& o : all) {
-    if (!o.relation.exact) o.mislead = o.relation.apart * std::max(std::abs(o.mean), magnitude) + kFloor;
-    buckets[o.relation.exact ? -1 : static_cast<int>(o.relation.apart / kStep)].push_back(&o);
+  out.magnitude = prior.mean;
+  if (nearest != out.related.end()) {
+    const double lost = nearest->relation.scale * nearest->group->cells.front().points;
+    out.magnitude = std::max(out.magnitude, std::abs(lost));
   }
-
-  LossPrediction out;
-  const double prior_sd = std::max(prior.sd, magnitude);
-  double precision = 1 / (prior_sd * prior_sd);
-  double weighted = prior.mean * precision;
-  out.evidence.push_back({precision, fmt::format("prior: {:.2f} points ±{:.2f}", prior.mean, 1.96 * prior_sd)});
-  double exact_precision = 0;
-  std::vector<Weighed> weighed;
-  for (const auto& [distance, observations] : buckets) {
-    double p = 0;
-    double mean = 0;
-    double mislead = 0;
-    for (const Observation* observation : observations) {
-      const Observation& o = *observation;
-      const double w = 1 / (o.sampling * o.sampling + o.mislead * o.mislead);
-      p += w;
-      mean += w * o.mean;
-      mislead += w * o.mislead;
-    }
-    mean /= p;
-    mislead /= p;
-    double between = 0;  // tasks of one kind differ by more than their sampling errors say
-    double sampling = 0;
-    for (const Observation* observation : observations) {
-      const Observation& o = *observation;
-      const double w = 1 / (o.sampling * o.sampling + o.mislead * o.mislead) / p;
-      between += w * (o.mean - mean) * (o.mean - mean);
-      sampling += w * w * o.sampling * o.sampling;
-    }
-    const auto n = static_cast<double>(observations.size());
-    const double variance = sampling + mislead * mislead + between / n;
-    precision += 1 / variance;
-    weighted += mean / variance;
-    if (distance < 0) exact_precision = 1 / variance;
-    for (const Observation* observation : observations) {
-      const Observation& o = *observation;
-      const double share = 1 / (o.sampling * o.sampling + o.mislead * o.mislead) / p;
-      if (o.relation.exact) out.measured_samples += o.cell->nats.n;
-      weighed.emplace_back(share / variance, observation);
+  out.prior = {prior.mean, std::max(prior.sd, out.magnitude)};
+  for (const Related& r : out.related) {
+    Pool& pool = out.pools[r.relation.bucket()];
+    for (const Cell& cell : r.group->cells) {
+      pool.add(carried(cell, r.relation, out.magnitude));
+      if (r.relation.exact) out.exact_samples += cell.samples;
     }
   }
-  describe(weighed, &out.evidence);
-  const double mean = weighted / precision;
-  const double sd = std::sqrt(1 / precision);
-  for (EvidenceLine& line : out.evidence) line.weight /= precision;
-  const double prior_weight = out.evidence.front().weight;
-  std::stable_sort(out.evidence.begin(), out.evidence.end(),
-                   [](const EvidenceLine& a, const EvidenceLine& b) { return a.weight > b.weight; });
-  // Beating the full cache is luck of the samples or of the task, and no reason to choose a cache: no credit for it.
-  out.expected = std::max(mean, 0.0);
-  out.low = std::min(mean - 1.96 * sd, out.expected);
-  out.high = std::max(mean + 1.96 * sd, out.expected);
-  if (exact_precision / precision >= 0.5)
-    out.source = LossSource::kMeasured;
-  else
-    out.source = prior_weight >= 0.5 ? LossSource::kPrior : LossSource::kNeighbour;
+  out.precision = 1 / (out.prior.sd * out.prior.sd);
+  out.weighted = out.prior.mean * out.precision;
+  for (const auto& [bucket, pool] : out.pools) {
+    const double variance = pool.variance();
+    out.precision += 1 / variance;
+    out.weighted += pool.mean() / variance;
+  }
   return out;
 }
 
+std::string QualityModel::line_of(const Cell& c, const Related& related) {
+  const Group& group = *related.group;
+  const Part& part = group.part;
+  std::string text = fmt::format("{} at {}{}, {} {}: {:.2f} points lost", c.task, c.context,
+                                 group.same_model ? "" : fmt::format(" on {}", c.model), c.samples,
+                                 group.fidelity ? "independent tokens of plain text" : "samples", c.points);
+  if (c.score) text += fmt::format(" (score {:+.1f} of 100)", -100 * *c.score);
+  if (!related.relation.exact) {
+    text += fmt::format(", with {}{}{}", part.evict_stage, part.evict && part.format ? "+" : "", part.format ? part.formats : "");
+  }
+  return text;
+}
+
+// The heaviest in words, the rest as one line: a large store has hundreds of cells, and nobody reads them.
+std::vector<EvidenceLine> QualityModel::lines_of(const Posterior& p, std::string prior) {
+  struct Weighed {
+    double weight = 0;
+    const Cell* cell = nullptr;
+    const Related* related = nullptr;
+  };
+  constexpr std::size_t kLines = 12;
+  std::vector<Weighed> weighed;
+  for (const Related& r : p.related) {
+    const Pool& pool = p.pools.at(r.relation.bucket());
+    const double of_pool = 1 / pool.variance() / pool.weight / p.precision;
+    for (const Cell& cell : r.group->cells)
+      weighed.push_back({of_pool * carried(cell, r.relation, p.magnitude).weight(), &cell, &r});
+  }
+  std::stable_sort(weighed.begin(), weighed.end(), [](const Weighed& a, const Weighed& b) { return a.weight > b.weight; });
+  std::vector<EvidenceLine> lines = {{p.prior_weight(), std::move(prior)}};
+  double rest = 0;
+  for (std::size_t i = 0; i < weighed.size(); ++i) {
+    const Weighed& w = weighed[i];
+    if (i < kLines)
+      lines.push_back({w.weight, line_of(*w.cell, *w.related)});
+    else
+      rest += w.weight;
+  }
+  if (weighed.size() > kLines) lines.push_back({rest, fmt::format("{} more observations", weighed.size() - kLines)});
+  std::stable_sort(lines.begin(), lines.end(), [](const EvidenceLine& a, const EvidenceLine& b) { return a.weight > b.weight; });
+  return lines;
+}
+
 LossPrediction QualityModel::predict_stage(const Part& part) {
+  const auto [known, is_new] = known_.try_emplace(part.key());
+  if (is_new) known->second = posterior(part, stage_prior(part)).loss();
+  return known->second;
+}
+
+// What a combination starts at, until it was measured itself.
+Belief QualityModel::sum_of_stages(const Part& both) {
+  const LossPrediction a = predict_stage(eviction_alone(both));
+  const LossPrediction b = predict_stage(format_alone(both));
+  const double sd_a = (a.high - a.low) / 2 / 1.96;
+  const double sd_b = (b.high - b.low) / 2 / 1.96;
+  return {a.expected + b.expected, 1.25 * std::hypot(sd_a, sd_b) + 0.1};
+}
+
+LossPrediction QualityModel::predict_part(const Part& part) {
+  if (!part.evict || !part.format) return predict_stage(part);
   const std::string key = part.key();
   const auto known = known_.find(key);
   if (known != known_.end()) return known->second;
-  return known_[key] = posterior(part, stage_prior(part));
+  LossPrediction both = posterior(part, sum_of_stages(part)).loss();
+  const auto is_prior = [&](const Part& stage) { return predict_stage(stage).source == LossSource::kPrior; };
+  if (both.source == LossSource::kPrior && !is_prior(eviction_alone(part)) && !is_prior(format_alone(part)))
+    both.source = LossSource::kNeighbour;
+  return known_[key] = both;
 }
 
-LossPrediction QualityModel::predict(const SpecFacts& facts, const Workload& workload) {
-  const Part both = part_of(facts, workload);
+namespace {
+
+LossPrediction no_loss() {
   LossPrediction none;
   none.source = LossSource::kExact;
-  const bool evicts = both.evict && both.share < 0.999;
-  if (!evicts && !both.format) {
-    none.evidence.push_back({1, both.evict ? "keeps every row of so short a prompt" : "the reference itself"});
-    return none;
-  }
-  Part evict = both;
-  evict.format = false;
-  evict.key_bits = evict.value_bits = 16;
-  evict.formats = "f16/f16";
-  Part format = both;
-  format.evict = false;
-  format.share = 1;
-  format.evict_method.clear();
-  format.evict_stage.clear();
-  if (!evicts) return predict_stage(format);
-  if (!both.format) return predict_stage(evict);
+  return none;
+}
 
-  // Both: the sum of the two, until the combination itself was measured.
-  const std::string key = both.key();
-  const auto known = known_.find(key);
-  if (known != known_.end()) return known->second;
-  const LossPrediction a = predict_stage(evict);
-  const LossPrediction b = predict_stage(format);
-  const double sd_a = (a.high - a.low) / 2 / 1.96;
-  const double sd_b = (b.high - b.low) / 2 / 1.96;
-  const Belief added = {a.expected + b.expected, 1.25 * std::hypot(sd_a, sd_b) + 0.1};
-  LossPrediction sum = posterior(both, added);
-  if (sum.source == LossSource::kPrior && a.source != LossSource::kPrior && b.source != LossSource::kPrior)
-    sum.source = LossSource::kNeighbour;
-  for (EvidenceLine& line : sum.evidence) {
-    if (!line.text.starts_with("prior")) continue;
-    line.text = fmt::format("{}: {:.2f} points ({}) plus {}: {:.2f} points ({})", facts.evict_stage, a.expected,
-                            source_name(a.source), facts.formats(), b.expected, source_name(b.source));
+}  // namespace
+
+LossPrediction QualityModel::predict(const SpecFacts& facts, const Workload& workload) {
+  const Part part = part_of(facts, workload);
+  const bool evicts = part.evict && part.share < 0.999;
+  if (evicts) return predict_part(part);
+  return part.format ? predict_stage(format_alone(part)) : no_loss();
+}
+
+LossPrediction QualityModel::explain(const SpecFacts& facts, const Workload& workload) {
+  LossPrediction out = predict(facts, workload);
+  const Part part = part_of(facts, workload);
+  const bool evicts = part.evict && part.share < 0.999;
+  if (!evicts && !part.format) {
+    out.evidence.push_back({1, part.evict ? "keeps every row of so short a prompt" : "the reference itself"});
+    return out;
   }
-  return known_[key] = sum;
+  if (evicts && part.format) {
+    const Posterior p = posterior(part, sum_of_stages(part));
+    const LossPrediction a = predict_stage(eviction_alone(part));
+    const LossPrediction b = predict_stage(format_alone(part));
+    out.evidence = lines_of(p, fmt::format("{}: {:.2f} points ({}) plus {}: {:.2f} points ({})", facts.evict_stage, a.expected,
+                                           source_name(a.source), facts.formats(), b.expected, source_name(b.source)));
+    return out;
+  }
+  const Part stage = evicts ? part : format_alone(part);
+  const Posterior p = posterior(stage, stage_prior(stage));
+  out.evidence = lines_of(p, fmt::format("prior: {:.2f} points ±{:.2f}", p.prior.mean, 1.96 * p.prior.sd));
+  return out;
 }
 
 }  // namespace kvartet

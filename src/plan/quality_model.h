@@ -1,5 +1,6 @@
 // What a cache costs in quality: an estimate with an interval and its source, from stored results where there are any, from
-// neighbouring results with wider intervals where not, and from the papers' findings, labelled so, where there is nothing.
+// neighbouring results with wider intervals where not, from `kvartet fidelity` as a weak sign, and from the papers' findings,
+// labelled so, where there is nothing.
 //
 // Unit: points. One point is 0.01 nats per token of the reference answer, close to one percent of its probability per token:
 // the measure that separates caches with few samples. Score differences are carried along as evidence, in points of 100.
@@ -14,19 +15,12 @@
 #include <vector>
 
 #include "core/model_shape.h"
+#include "plan/loss_prior.h"
 #include "plan/spec_facts.h"
 #include "plan/workload.h"
 #include "results/evidence.h"
 
 namespace kvartet {
-
-// A mean with the standard deviation of our knowledge of it, not of samples.
-struct Belief {
-  double mean = 0;
-  double sd = 0;
-  double low() const { return mean - 1.96 * sd; }
-  double high() const { return mean + 1.96 * sd; }
-};
 
 struct EvidenceLine {
   double weight = 0;  // share of the estimate's precision
@@ -42,14 +36,8 @@ struct LossPrediction {
   double high = 0;
   LossSource source = LossSource::kPrior;
   int measured_samples = 0;            // of this spec, model, kind and context bucket
-  std::vector<EvidenceLine> evidence;  // heaviest first
+  std::vector<EvidenceLine> evidence;  // heaviest first; only QualityModel::explain tells them
 };
-
-// The papers' findings as a number (compression.md 10, 15; offloading.md 9): a prior, never evidence.
-Belief prior_of_format(double key_bits, double value_bits, TaskKind kind);
-// How fewer rows come to be seen: chosen once by scores, once by position, or anew at every step from all rows.
-enum class RowChoice { kByScores, kByPosition, kSelected };
-Belief prior_of_eviction(RowChoice choice, double share, TaskKind kind, bool question_seen);
 
 class QualityModel {
  public:
@@ -60,28 +48,45 @@ class QualityModel {
   QualityModel& operator=(const QualityModel&) = delete;
 
   LossPrediction predict(const SpecFacts& facts, const Workload& workload);
-  int foreign_cells() const { return foreign_; }  // of other models
-  int unread_cells() const { return unread_; }    // of specs that this version or model does not know
+  // The same with its evidence: words take longer than numbers, and only a few predictions are ever read.
+  LossPrediction explain(const SpecFacts& facts, const Workload& workload);
+
+  int foreign_cells() const { return foreign_; }    // of other models
+  int unread_cells() const { return unread_; }      // of specs that this version or model does not know
+  int paper_cells() const { return paper_; }        // in a paper's own form, where caches differ in more than the cache: not used
+  int fidelity_cells() const { return fidelity_; }  // of this model, from plain text
 
  private:
   struct Cell;
-  struct Part;         // what is asked about: one stage alone, or both together
-  struct Group;        // cells that differ from anything asked in the same way
-  struct Relation;     // how a group's figures are carried over to what is asked
-  struct Observation;  // one cell carried over
-  using Weighed = std::pair<double, const Observation*>;
+  struct Part;      // what is asked about: one stage alone, or both together
+  struct Group;     // cells that differ from anything asked in the same way
+  struct Relation;  // how a group's figures are carried over to what is asked
+  struct Related;   // a group with its relation
+  struct Carried;   // one cell carried over
+  struct Pool;      // the cells at one distance, put together
+  struct Posterior;
 
   static Part part_of(const SpecFacts& facts, const Workload& workload);
+  static Part eviction_alone(Part both);
+  static Part format_alone(Part both);
   static Belief stage_prior(const Part& part);
   static std::optional<Relation> relation(const Group& group, const Part& asked, double expected_here);
-  std::vector<Observation> carry_over(const Part& asked) const;
-  static void describe(std::vector<Weighed>& weighed, std::vector<EvidenceLine>* lines);
-  LossPrediction posterior(const Part& part, const Belief& prior) const;
+  static Carried carried(const Cell& cell, const Relation& relation, double magnitude);
+  static std::string line_of(const Cell& cell, const Related& related);
+  static std::vector<EvidenceLine> lines_of(const Posterior& posterior, std::string prior);
+
+  bool place(const EvidenceCell& cell, const std::optional<SpecFacts>& facts, Group* group);
+  std::vector<Related> related(const Part& asked) const;
+  Posterior posterior(const Part& part, const Belief& prior) const;
   LossPrediction predict_stage(const Part& part);
+  Belief sum_of_stages(const Part& both);
+  LossPrediction predict_part(const Part& part);
 
   std::vector<Group> groups_;
   int foreign_ = 0;
   int unread_ = 0;
+  int paper_ = 0;
+  int fidelity_ = 0;
   std::map<std::string, LossPrediction> known_;  // by part: most candidates share their stages
 };
 

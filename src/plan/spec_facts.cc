@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "cache/format_label.h"
-#include "cache/sequence_cache.h"
+#include "cache/retention.h"
 #include "cache/spec_method.h"
 #include "quantize/tile_format.h"
 
@@ -20,9 +20,14 @@ std::string name_of(std::string_view stage) { return std::string(stage.substr(0,
 }  // namespace
 
 Result<SpecFacts> spec_facts(const std::string& text, const ModelShape& shape) {
+  KV_ASSIGN(const CacheSpec spec, parse_spec(text));
+  return spec_facts(spec, shape);
+}
+
+Result<SpecFacts> spec_facts(const CacheSpec& spec, const ModelShape& shape) {
+  KV_TRY(check_spec(spec, shape));
   SpecFacts facts;
-  KV_ASSIGN(facts.spec, parse_spec(text));
-  KV_TRY(check_spec(facts.spec, shape));
+  facts.spec = spec;
   // Canonical stages are "evict+quantize", or one of them.
   const std::string& canonical = facts.spec.canonical;
   const std::size_t plus = canonical.find('+');
@@ -52,28 +57,19 @@ double selected_rows(const SelectOptions& options, int prompt_tokens) {
                                              amount(options.local, prompt_tokens));
 }
 
-double live_bytes(const CacheSpec& spec, int prompt_tokens, int generated) {
-  ModelShape one_head;
-  one_head.context = 1 << 30;
-  one_head.layers = {LayerShape{.heads = 1, .kv_heads = 1, .head_dim = 64, .window = 0}};
-  const Result<ByteAccount> bytes = predict_bytes(spec, one_head, prompt_tokens, generated);
-  return bytes.ok() ? static_cast<double>(bytes->live) : 0;
-}
-
 }  // namespace
 
 double kept_rows(const SpecFacts& facts, int prompt_tokens, int generated) {
   const double all = static_cast<double>(prompt_tokens) + generated;
   if (facts.selects()) return selected_rows(*facts.spec.offload, prompt_tokens) + generated;
   if (!facts.evicts()) return all;
-  CacheSpec alone = facts.spec;
-  alone.key = alone.value = FormatRequest{};
-  alone.residual = 0;
-  alone.center_keys = false;
-  alone.rerotate = false;  // its copies of the first keys do not grow with the rows
-  alone.keep.clear();
-  const double one_row = live_bytes(alone, 1, 0);  // with its position, and whatever else the method keeps per row
-  return one_row > 0 ? std::min(all, live_bytes(alone, prompt_tokens, generated) / one_row) : all;
+  constexpr LayerPlace kMiddle = {.index = 0, .count = 1};  // pyramidkv: neither a lower layer nor an upper one
+  return std::min<double>(all, rows_after(facts.spec, kMiddle, prompt_tokens, generated));
+}
+
+double chosen_rows(const SpecFacts& facts, int prompt_tokens) {
+  if (!facts.selects()) return 0;
+  return std::min<double>(prompt_tokens, amount(facts.spec.offload->budget, prompt_tokens));
 }
 
 double kept_share(const SpecFacts& facts, int prompt_tokens) {

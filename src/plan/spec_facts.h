@@ -32,9 +32,12 @@ struct SpecFacts {
 
 // kUsage: the text is no spec, or does not fit the first layer of `shape`.
 Result<SpecFacts> spec_facts(const std::string& text, const ModelShape& shape);
+Result<SpecFacts> spec_facts(const CacheSpec& spec, const ModelShape& shape);
 
-// Rows that one head's attention sees after a prompt and `generated` steps: from the byte formula of the evicting stage alone.
+// Rows that one head's attention sees after a prompt and `generated` steps.
 double kept_rows(const SpecFacts& facts, int prompt_tokens, int generated);
+// Of them those that a selecting cache chooses anew at every step and fetches from the slow tier; 0 for others.
+double chosen_rows(const SpecFacts& facts, int prompt_tokens);
 // Share of the prompt's rows that stay, in (0, 1].
 double kept_share(const SpecFacts& facts, int prompt_tokens);
 

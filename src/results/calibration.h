@@ -21,8 +21,10 @@ inline constexpr std::string_view kPrefill = "prefill-attention";  // flop/s of 
 inline constexpr std::string_view kWeights = "weights";            // bytes of weights/s in a decode step; subject: weight type
 inline constexpr std::string_view kLinear = "linear";  // flop/s of the matrix products of a prefill; subject: weight type
 inline constexpr std::string_view kEvict = "evict";    // s per token, KV head and layer at the end of prefill; subject: method
-inline constexpr std::string_view kDiskRead = "disk-read";  // bytes/s, in order
-inline constexpr std::string_view kDiskOps = "disk-ops";    // random 4 KiB reads/s
+inline constexpr std::string_view kDiskRead = "disk-read";  // bytes/s, in order; subject as of the next
+inline constexpr std::string_view kDiskOps = "disk-ops";    // random 4 KiB reads/s; subject: past the page cache or through it
+inline constexpr std::string_view kDirect = "direct";
+inline constexpr std::string_view kPageCache = "page cache";  // memory was measured, not the disk
 }  // namespace rate
 
 struct Rate {

@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -17,6 +19,9 @@ namespace kvartet {
 namespace {
 
 constexpr double kNormal975 = 1.959964;
+constexpr int kTokensOfASample = 8;  // of plain text
+constexpr std::string_view kDivergence = "kl";
+constexpr std::string_view kPaperForm = "form=paper";
 
 struct Seen {
   std::string spec;
@@ -69,6 +74,26 @@ void Moments::merge(const Moments& o) {
 double Moments::standard_error() const {
   if (n < 2) return 0;
   return student_t_975(n - 1) / kNormal975 * std::sqrt(variance() / n);
+}
+
+bool is_paper_form(const EvidenceCell& cell) { return cell.parameters.find(kPaperForm) != std::string::npos; }
+
+bool is_fidelity(const EvidenceCell& cell) { return cell.metric == kDivergence; }
+
+EvidenceCell fidelity_cell(const FidelityRecord& r) {
+  EvidenceCell cell;
+  cell.model_hash = r.model_hash;
+  cell.model_name = r.model_name;
+  cell.parameters = "question=seen";
+  cell.task = "fidelity";
+  cell.metric = kDivergence;
+  cell.context = r.prefix_tokens + r.tokens;
+  cell.prompt_tokens = r.prefix_tokens;
+  cell.spec = r.spec;
+  cell.nats.n = std::max(2, r.tokens / kTokensOfASample);
+  cell.nats.mean = r.kl_mean;
+  cell.nats.m2 = r.kl_sd * r.kl_sd * (cell.nats.n - 1);
+  return cell;
 }
 
 Result<std::vector<EvidenceCell>> Store::evidence() {
@@ -136,6 +161,7 @@ Result<std::vector<EvidenceCell>> Store::evidence() {
       cell.model_name = runs.front().identity.model_name;
     }
     cell.parameters = fmt::format("question={}", question_position_name(key.first.position));
+    if (!runs.empty() && !runs.front().identity.parameters.empty()) cell.parameters += "," + runs.front().identity.parameters;
     cell.task = key.first.task;
     cell.context = key.first.context;
     cell.spec = key.second;

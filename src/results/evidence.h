@@ -24,7 +24,7 @@ struct Moments {
 struct EvidenceCell {
   std::string model_hash;
   std::string model_name;
-  std::string parameters;  // "question=seen" or "question=unseen"
+  std::string parameters;  // "question=seen" or "question=unseen", and RunIdentity::parameters where there are any
   std::string task;
   std::string metric;
   int context = 0;
@@ -34,5 +34,27 @@ struct EvidenceCell {
   Moments score;          // full - cache, of scores in [0, 1]
   bool operator==(const EvidenceCell&) const = default;
 };
+
+// Caches in a paper's own form differ in more than the cache: in the length of their answers, for one. Not to be learned from.
+bool is_paper_form(const EvidenceCell& cell);
+
+// A run of `kvartet fidelity`: how far a cache's next-token distributions are from full's on a text of the user's.
+struct FidelityRecord {
+  std::string model_hash;
+  std::string model_name;
+  std::string text_hash;
+  std::string spec;       // canonical, never "full"
+  int prefix_tokens = 0;  // before the compared ones, of a window
+  int tokens = 0;         // compared, of all windows
+  double kl_mean = 0;     // nats
+  double kl_sd = 0;       // from token to token
+  std::string measured;   // UTC
+  bool operator==(const FidelityRecord&) const = default;
+};
+
+// As a cell, with the divergence in the place of what a task's answers lose: what the text itself loses per token when it is
+// what the model expects. Neighbouring tokens are alike, so eight of them count as one sample. A weak sign: is_fidelity tells.
+EvidenceCell fidelity_cell(const FidelityRecord& record);
+bool is_fidelity(const EvidenceCell& cell);
 
 }  // namespace kvartet

@@ -11,7 +11,7 @@ namespace kvartet {
 namespace {
 
 constexpr std::int64_t kApplicationId = 0x4b56504c;  // "KVPL"
-constexpr std::int64_t kFormatVersion = 1;
+constexpr std::int64_t kFormatVersion = 2;
 
 constexpr const char* kSchema = R"sql(
 CREATE TABLE calibrations(
@@ -41,6 +41,17 @@ CREATE TABLE plans(
 ) STRICT;
 )sql";
 
+constexpr const char* kFidelityTable = R"sql(
+CREATE TABLE fidelity(
+  model_hash TEXT NOT NULL, text_hash TEXT NOT NULL, spec TEXT NOT NULL, prefix_tokens INTEGER NOT NULL, tokens INTEGER NOT NULL,
+  model_name TEXT NOT NULL, kl_mean REAL NOT NULL, kl_sd REAL NOT NULL, measured TEXT NOT NULL,
+  PRIMARY KEY(model_hash, text_hash, spec, prefix_tokens, tokens)
+) STRICT, WITHOUT ROWID;
+)sql";
+
+// Format 1 knew no fidelity, and its statistics did not tell a paper's own form from a fair one: they are made anew.
+constexpr const char* kFormat1To2 = "DELETE FROM evidence; DELETE FROM evidence_stores;";
+
 Result<std::int64_t> integer_of(Database& database, std::string_view sql) {
   KV_ASSIGN(Statement statement, database.prepare(sql));
   KV_ASSIGN(const bool row, statement.step());
@@ -52,6 +63,7 @@ Status make_or_check(Database& database, const std::string& path) {
   KV_ASSIGN(const std::int64_t tables, integer_of(database, "SELECT count(*) FROM sqlite_schema"));
   if (tables == 0) {
     KV_TRY(database.execute(kSchema));
+    KV_TRY(database.execute(kFidelityTable));
     KV_TRY(
         database.execute(fmt::format("PRAGMA application_id = {}; PRAGMA user_version = {};", kApplicationId, kFormatVersion)));
     return transaction.commit();
@@ -61,6 +73,12 @@ Status make_or_check(Database& database, const std::string& path) {
   if (application != kApplicationId)
     return bad_input(fmt::format(
         "{} is a database of another program, not the planner's memory; name another folder with KVARTET_HOME", path));
+  if (version == 1) {
+    KV_TRY(database.execute(kFidelityTable));
+    KV_TRY(database.execute(kFormat1To2));
+    KV_TRY(database.execute(fmt::format("PRAGMA user_version = {};", kFormatVersion)));
+    return transaction.commit();
+  }
   if (version != kFormatVersion) {
     return bad_input(
         fmt::format("{} has format {}, this Kvartet reads format {}; remove it, or name another folder with KVARTET_HOME", path,
@@ -237,6 +255,39 @@ Status PlannerStore::remember(const std::string& store, const std::string& stamp
   KV_ASSIGN(Statement mark, database_.prepare("INSERT OR REPLACE INTO evidence_stores VALUES(?, ?)"));
   KV_TRY(mark.bind(store).bind(stamp).run());
   return transaction.commit();
+}
+
+Status PlannerStore::keep(std::span<const FidelityRecord> records) {
+  KV_ASSIGN(Transaction transaction, Transaction::begin(database_));
+  KV_ASSIGN(Statement insert, database_.prepare("INSERT OR REPLACE INTO fidelity VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?)"));
+  for (const FidelityRecord& r : records) {
+    insert.bind(r.model_hash).bind(r.text_hash).bind(r.spec).bind(r.prefix_tokens).bind(r.tokens).bind(r.model_name);
+    insert.bind(r.kl_mean).bind(r.kl_sd).bind(r.measured);
+    KV_TRY(insert.run());
+  }
+  return transaction.commit();
+}
+
+Result<std::vector<FidelityRecord>> PlannerStore::fidelity() {
+  KV_ASSIGN(Statement row, database_.prepare("SELECT model_hash, text_hash, spec, prefix_tokens, tokens, model_name, kl_mean, "
+                                             "kl_sd, measured FROM fidelity ORDER BY model_hash, text_hash, spec, "
+                                             "prefix_tokens, tokens"));
+  std::vector<FidelityRecord> out;
+  for (;;) {
+    KV_ASSIGN(const bool more, row.step());
+    if (!more) return out;
+    FidelityRecord r;
+    r.model_hash = row.text();
+    r.text_hash = row.text();
+    r.spec = row.text();
+    r.prefix_tokens = static_cast<int>(row.integer());
+    r.tokens = static_cast<int>(row.integer());
+    r.model_name = row.text();
+    r.kl_mean = row.real();
+    r.kl_sd = row.real();
+    r.measured = row.text();
+    out.push_back(std::move(r));
+  }
 }
 
 Result<std::int64_t> PlannerStore::add(const PlanRecord& p) {

@@ -1,10 +1,12 @@
-// The planner's memory of this machine: calibrations, statistics of results stores, and decisions with what became of them.
+// The planner's memory of this machine: calibrations, statistics of results stores, fidelity on plain text, and decisions with
+// what became of them.
 //
 // One SQLite file beside no results in particular (docs/plan.md): results belong to a folder, these belong to a machine.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -47,6 +49,10 @@ class PlannerStore {
   // Statistics of the results in `directory`, recomputed only when its file changed (size or time of change).
   // kBadInput: no results there, or foreign or damaged ones.
   Result<std::vector<EvidenceCell>> evidence(FileSystem& files, const std::string& directory);
+
+  // Runs of `kvartet fidelity`; one of the same model, text, cache and lengths is replaced.
+  Status keep(std::span<const FidelityRecord> records);
+  Result<std::vector<FidelityRecord>> fidelity();
 
   Result<std::int64_t> add(const PlanRecord& plan);
   Status finish(std::int64_t id, const PlanRecord& what_happened);  // the actual_ fields

@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "results/paired.h"
+#include "results/sqlite.h"
 #include "results/store.h"
 
 namespace kvartet {
@@ -199,6 +200,81 @@ TEST_F(PlannerStoreTest, ADecisionIsKeptWithWhatHappened) {
   EXPECT_EQ(all[0].actual_bytes, 1001);
   EXPECT_EQ(all[0].actual_ttft_s, 0.5);
   EXPECT_FALSE(all[0].actual_decode_tokens_per_s.has_value());
+}
+
+TEST_F(PlannerStoreTest, FidelityIsKeptPerModelTextCacheAndLength) {
+  FidelityRecord r = {.model_hash = "00ff",
+                      .model_name = "tiny",
+                      .text_hash = "aa",
+                      .spec = "kivi:bits=4",
+                      .prefix_tokens = 1000,
+                      .tokens = 256,
+                      .kl_mean = 0.02,
+                      .kl_sd = 0.05,
+                      .measured = "2025-01-01T00:00:00Z"};
+  FidelityRecord other = r;
+  other.text_hash = "bb";
+  {
+    PlannerStore planner = open().value();
+    ASSERT_TRUE(planner.keep(std::vector{r, other}).ok());
+    r.kl_mean = 0.03;
+    ASSERT_TRUE(planner.keep(std::vector{r}).ok());  // replaces the first
+  }
+  EXPECT_EQ(open().value().fidelity().value(), (std::vector{r, other}));
+}
+
+TEST(FidelityCell, HasTheDivergenceInTheLosssPlaceAndFewerSamplesThanTokens) {
+  const EvidenceCell cell = fidelity_cell({.model_hash = "00ff",
+                                           .model_name = "tiny",
+                                           .text_hash = "aa",
+                                           .spec = "kivi:bits=4",
+                                           .prefix_tokens = 1000,
+                                           .tokens = 256,
+                                           .kl_mean = 0.02,
+                                           .kl_sd = 0.05,
+                                           .measured = ""});
+  EXPECT_TRUE(is_fidelity(cell));
+  EXPECT_FALSE(is_paper_form(cell));
+  EXPECT_EQ(cell.prompt_tokens, 1000);
+  EXPECT_EQ(cell.nats.n, 32);
+  EXPECT_EQ(cell.nats.mean, 0.02);
+  EXPECT_NEAR(cell.nats.variance(), 0.05 * 0.05, 1e-15);
+}
+
+// A paper's own form is told from a fair one by the cells themselves.
+TEST_F(PlannerStoreTest, EvidenceTellsAPapersOwnForm) {
+  RunRecord paper = run();
+  paper.identity.parameters = "form=paper";
+  {
+    Store store = Store::open(FileSystem::real(), results(), paper).value();
+    ASSERT_TRUE(add_samples(store, 0, 4).ok());
+  }
+  const std::vector<EvidenceCell> cells = read_evidence(FileSystem::real(), results()).value();
+  ASSERT_EQ(cells.size(), 1U);
+  EXPECT_EQ(cells[0].parameters, "question=seen,form=paper");
+  EXPECT_TRUE(is_paper_form(cells[0]));
+}
+
+// A memory of format 1 loses nothing but its statistics, which are made anew.
+TEST_F(PlannerStoreTest, AMemoryOfFormat1IsRenewed) {
+  {
+    Store store = Store::open(FileSystem::real(), results(), run()).value();
+    ASSERT_TRUE(add_samples(store, 0, 4).ok());
+  }
+  PlanRecord decision;
+  decision.decided = "2025-01-01T00:00:00Z";
+  decision.spec = "kivi:bits=4";
+  {
+    PlannerStore planner = open().value();
+    ASSERT_TRUE(planner.add(decision).ok());
+    ASSERT_TRUE(planner.evidence(FileSystem::real(), results()).ok());
+    Database database = Database::open(root_ + "/home/" + kPlannerFile, Access::kReadWrite).value();
+    ASSERT_TRUE(database.execute("DROP TABLE fidelity; UPDATE evidence SET task = 'old'; PRAGMA user_version = 1;").ok());
+  }
+  PlannerStore planner = open().value();
+  EXPECT_EQ(planner.plans().value().size(), 1U);
+  EXPECT_TRUE(planner.fidelity().value().empty());
+  EXPECT_EQ(planner.evidence(FileSystem::real(), results()).value()[0].task, "needle");
 }
 
 TEST_F(PlannerStoreTest, OtherFilesUnderItsNameAreBadInput) {

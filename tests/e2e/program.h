@@ -91,9 +91,10 @@ class Program {
     argv.push_back(nullptr);
     const std::string out = surroundings_.output.empty() ? streams_.path("out") : surroundings_.output;
     const std::string err = streams_.path("err");
+    const std::string home = streams_.path("home");
     process_ = fork();
     if (process_ == 0) {
-      become(out, err);
+      become(out, err, home);
       execv(binary.c_str(), argv.data());
       _exit(127);
     }
@@ -129,15 +130,16 @@ class Program {
 
  private:
   // In the child, before the program takes over: only calls that are safe after fork.
-  void become(const std::string& out, const std::string& err) const {
+  void become(const std::string& out, const std::string& err, const std::string& home) const {
     const int out_fd = open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
     const int err_fd = open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
     const int none = open("/dev/null", O_RDONLY);
     dup2(none, STDIN_FILENO);
     dup2(out_fd, STDOUT_FILENO);
     dup2(err_fd, STDERR_FILENO);
-    unsetenv("OMP_WAIT_POLICY");             // the program warns about it
-    setenv("KVARTET_SELF_CHECK", "off", 0);  // random models fail it, and it writes into the user's folder; its own tests set it
+    unsetenv("OMP_WAIT_POLICY");              // the program warns about it
+    setenv("KVARTET_SELF_CHECK", "off", 0);   // random models fail it, and it writes into the user's folder; its own tests set it
+    setenv("KVARTET_HOME", home.c_str(), 0);  // nor does the planner's memory belong there
     limit(RLIMIT_CORE, 0);
     limit(RLIMIT_AS, surroundings_.address_space);
     limit(RLIMIT_FSIZE, surroundings_.file_size);
