@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
+#include "cli/decisions.h"
 #include "core/counted.h"
 #include "core/file_system.h"
 #include "report/claims.h"
@@ -22,6 +23,7 @@ struct ReportFlags {
   std::vector<std::string> directories;
   std::vector<std::string> beside;
   std::string page;
+  std::string model;
   bool json = false;
 };
 
@@ -55,9 +57,10 @@ Status check_page_path(const ReportFlags& flags) {
 }
 
 Status write_page(FileSystem& files, const ReportFlags& flags, const MergedResults& merged, std::span<const ReportRow> rows,
-                  std::vector<StudyClaims> claims) {
+                  std::vector<StudyClaims> claims, Decisions decisions) {
   PageRequest request;
   request.claims = std::move(claims);
+  request.decisions = std::move(decisions);
   request.folders = flags.directories;
   if (merged.repeated > 0) {
     request.notes.push_back(fmt::format("In more than one of the folders: {}; the first that did not fail was taken.",
@@ -84,16 +87,23 @@ Status report(const ReportFlags& flags) {
     KV_ASSIGN(other, load_folders(files, flags.beside));
   }
   const std::vector<StudyClaims> claims = find_claims(merged.results, flags.beside.empty() ? nullptr : &other.results);
-  if (!flags.page.empty()) KV_TRY(write_page(files, flags, merged, rows, claims));
+  Decisions decisions;
+  std::string note;
+  if (!flags.page.empty() || flags.json || !flags.model.empty()) {
+    KV_ASSIGN(decisions, decisions_of(merged.results, {flags.directories, flags.model}, &note));
+  }
+  if (!flags.page.empty()) KV_TRY(write_page(files, flags, merged, rows, claims, decisions));
   if (flags.json) {
     nlohmann::json document = report_json(merged.results, rows);
     document["claims"] = claims_json(claims);
+    if (!decisions.empty()) document["decisions"] = decisions_json(decisions);
     print(document.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
   } else if (flags.page.empty()) {
     print(text_table(merged.results, rows));
     print(claims_text(claims));
     print_note(fmt::format("for a page with pictures and samples: kvartet report {} -o report.html", flags.directories.front()));
   }
+  if (!note.empty()) print_note(note);
   return {};
 }
 
@@ -106,6 +116,9 @@ void add_report(CLI::App& app, Action* action) {
   command->add_option("-o,--out", flags->page, "write the page to this file, for example report.html");
   command->add_option("--beside", flags->beside,
                       "results folders of another model, for the claim that trends are the same across model families");
+  command->add_option("-m,--model", flags->model,
+                      "the model of the results, from whose metadata the planner's choices are made for the page and the JSON "
+                      "(default: the one that the results name, where it is still there)");
   command->add_flag("--json", flags->json, "one JSON document on standard output");
   command->callback([flags, action] { *action = [flags] { return report(*flags); }; });
 }

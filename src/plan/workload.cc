@@ -16,13 +16,15 @@ struct KindEntry {
   TaskKind kind;
   std::string_view name;
   int output_tokens;
+  std::string_view summary;
 };
-constexpr std::array<KindEntry, 6> kKinds = {{{TaskKind::kSingleFact, "single-fact", 64},
-                                              {TaskKind::kExtraction, "extraction", 512},
-                                              {TaskKind::kSummary, "summary", 512},
-                                              {TaskKind::kFewShot, "few-shot", 64},
-                                              {TaskKind::kChat, "chat", 256},
-                                              {TaskKind::kReasoning, "reasoning", 2048}}};
+constexpr std::array<KindEntry, 6> kKinds = {
+    {{TaskKind::kSingleFact, "single-fact", 64, "one passage holds the answer"},
+     {TaskKind::kExtraction, "extraction", 512, "many facts from all over the text"},
+     {TaskKind::kSummary, "summary", 512, "the whole text, in the large"},
+     {TaskKind::kFewShot, "few-shot", 64, "examples, then a question of their form"},
+     {TaskKind::kChat, "chat", 256, "recent turns, and some of the distant ones"},
+     {TaskKind::kReasoning, "reasoning", 2048, "a long chain of the model's own output"}}};
 
 const KindEntry& entry_of(TaskKind kind) {
   return *std::find_if(kKinds.begin(), kKinds.end(), [&](const KindEntry& e) { return e.kind == kind; });
@@ -89,6 +91,7 @@ bool looks_few_shot(const std::string& prompt) {
 }  // namespace
 
 const char* kind_name(TaskKind kind) { return entry_of(kind).name.data(); }
+const char* kind_summary(TaskKind kind) { return entry_of(kind).summary.data(); }
 int default_output_tokens(TaskKind kind) { return entry_of(kind).output_tokens; }
 int Workload::answer_tokens() const { return output_tokens > 0 ? output_tokens : default_output_tokens(kind); }
 

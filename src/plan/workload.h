@@ -23,7 +23,8 @@ enum class TaskKind : std::uint8_t {
 inline constexpr std::array<TaskKind, 6> kTaskKinds = {TaskKind::kSingleFact, TaskKind::kExtraction, TaskKind::kSummary,
                                                        TaskKind::kFewShot,    TaskKind::kChat,       TaskKind::kReasoning};
 
-const char* kind_name(TaskKind kind);  // "single-fact", "extraction", "summary", "few-shot", "chat", "reasoning"
+const char* kind_name(TaskKind kind);     // "single-fact", "extraction", "summary", "few-shot", "chat", "reasoning"
+const char* kind_summary(TaskKind kind);  // "one passage holds the answer"
 // kUsage: unknown, naming the nearest.
 Result<TaskKind> parse_kind(std::string_view text);
 

@@ -33,7 +33,7 @@ class Plot {
     set_ranges();
   }
 
-  double x(double value) const { return kLeft + (value - x_low_) / (x_high_ - x_low_) * (right_ - kLeft); }
+  double x(double value) const { return kLeft + (scaled(value) - x_low_) / (x_high_ - x_low_) * (right_ - kLeft); }
   double y(double value) const { return kHeight - kBottom - (value - y_low_) / (y_high_ - y_low_) * (kHeight - kBottom - kTop); }
 
   void open();
@@ -48,11 +48,14 @@ class Plot {
 
  private:
   void set_ranges();
+  void x_ticks();
+  double scaled(double value) const { return chart_.x_scale == XScale::kDoublings ? std::log2(value) : value; }
   std::string describe() const;
   Html& out_;
   const Chart& chart_;
   double right_;
-  double x_low_ = 0, x_high_ = 1, y_low_ = 0, y_high_ = 1;
+  double x_low_ = 0, x_high_ = 1;  // scaled
+  double y_low_ = 0, y_high_ = 1;
   std::vector<Box> taken_;
 };
 
@@ -72,12 +75,12 @@ void Plot::set_ranges() {
   for (const ChartSeries& s : chart_.series) {
     for (const ChartPoint& p : s.points) {
       if (first) {
-        x_low_ = x_high_ = p.x;
+        x_low_ = x_high_ = scaled(p.x);
         y_low_ = y_high_ = p.y;
       }
       first = false;
-      x_low_ = std::min(x_low_, p.x);
-      x_high_ = std::max(x_high_, p.x);
+      x_low_ = std::min(x_low_, scaled(p.x));
+      x_high_ = std::max(x_high_, scaled(p.x));
       y_low_ = std::min({y_low_, p.y, p.low.value_or(p.y)});
       y_high_ = std::max({y_high_, p.y, p.high.value_or(p.y)});
     }
@@ -93,7 +96,9 @@ void Plot::set_ranges() {
 // Every point in words, so that the picture is not the only place that shows it.
 std::string Plot::describe() const {
   std::string out = fmt::format("{} upwards, {} to the right.", chart_.y_label, chart_.x_label);
+  const auto dots = std::ranges::count_if(chart_.series, [](const ChartSeries& s) { return s.label.empty(); });
   for (const ChartSeries& s : chart_.series) {
+    if (s.label.empty()) continue;
     out += fmt::format(" {}:", s.label);
     for (const ChartPoint& p : s.points) {
       const bool named = !chart_.x_names.empty();
@@ -102,6 +107,7 @@ std::string Plot::describe() const {
       out += fmt::format(" {} at {}{}", fmt::format("{:.{}f}", p.y, chart_.y_decimals), at, &p == &s.points.back() ? "." : ",");
     }
   }
+  if (dots > 0) out += fmt::format(" And {} more as dots.", dots);
   return out;
 }
 
@@ -139,15 +145,7 @@ void Plot::axes() {
         chart_.margin ? signed_text(tick, chart_.y_decimals) : fmt::format("{:.{}f}", tick, chart_.y_decimals);
     text(kLeft - 6, y(tick) + 4, value, "tick", "end");
   }
-  if (chart_.x_names.empty()) {
-    for (double tick : axis_ticks(x_low_, x_high_, 5)) {
-      line(x(tick), bottom, x(tick), bottom + 4, "axis");
-      text(x(tick), bottom + 17, fmt::format("{:.{}f}", tick, chart_.x_decimals), "tick", "middle");
-    }
-  } else {
-    for (std::size_t i = 0; i < chart_.x_names.size(); ++i)
-      text(x(static_cast<double>(i)), bottom + 17, chart_.x_names[i], "tick", "middle");
-  }
+  x_ticks();
   line(kLeft, bottom, right_, bottom, "axis");
   text(0.5 * (kLeft + right_), kHeight - 8, chart_.x_label, "name", "middle");
   const double middle = 0.5 * (kTop + bottom);
@@ -157,6 +155,23 @@ void Plot::axes() {
                 {"y", px(middle)},
                 {"text-anchor", "middle"},
                 {"transform", fmt::format("rotate(-90 13 {:.1f})", middle)}});
+}
+
+void Plot::x_ticks() {
+  const double bottom = kHeight - kBottom;
+  const auto tick = [&](double value, const std::string& name) {
+    line(x(value), bottom, x(value), bottom + 4, "axis");
+    text(x(value), bottom + 17, name, "tick", "middle");
+  };
+  if (chart_.x_scale == XScale::kDoublings) {
+    for (double power = std::ceil(x_low_); power <= x_high_; ++power)
+      tick(std::exp2(power), fmt::format("{:g}", std::exp2(power)));
+  } else if (chart_.x_names.empty()) {
+    for (const double value : axis_ticks(x_low_, x_high_, 5)) tick(value, fmt::format("{:.{}f}", value, chart_.x_decimals));
+  } else {
+    for (std::size_t i = 0; i < chart_.x_names.size(); ++i)
+      text(x(static_cast<double>(i)), bottom + 17, chart_.x_names[i], "tick", "middle");
+  }
 }
 
 void Plot::interval(const ChartPoint& p, double shift) {
@@ -259,10 +274,17 @@ void write_scatter(Html& out, const Chart& chart) {
   for (const ChartSeries& s : chart.series) {
     const ChartPoint& p = s.points.front();
     const double cx = plot.x(p.x);
+    if (s.label.empty()) {
+      const std::string cy = px(plot.y(p.y));
+      out.element("circle", "",
+                  {{"class", "point dot"}, {"cx", px(cx)}, {"cy", cy}, {"r", "2.2"}, {"data-px", px(cx)}, {"data-py", cy}});
+      continue;
+    }
     plot.occupy({cx - 7, plot.y(p.y) - 7, cx + 7, plot.y(p.y) + 7});
     if (p.low && p.high) plot.occupy({cx - 1, plot.y(*p.high), cx + 1, plot.y(*p.low)});
   }
   for (const ChartSeries& s : chart.series) {
+    if (s.label.empty()) continue;
     const double cx = plot.x(s.points.front().x);
     const double cy = plot.y(s.points.front().y);
     out.open("g", {{"class", "point " + style_class(s)}, {"data-spec", s.spec}, {"data-px", px(cx)}, {"data-py", px(cy)}});

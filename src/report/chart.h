@@ -2,6 +2,7 @@
 // readers (title and description), and without any library.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,11 +19,16 @@ struct ChartPoint {
 };
 
 struct ChartSeries {
-  std::string spec;  // for the page's filters
-  std::string label;
-  int style = 0;  // colour and mark
+  std::string spec;   // for the page's filters
+  std::string label;  // empty: in a scatter a faint dot, without a place in the description
+  int style = 0;      // colour and mark
   bool reference = false;
   std::vector<ChartPoint> points;
+};
+
+enum class XScale : std::uint8_t {
+  kLinear,
+  kDoublings,  // equal steps for equal factors; every x is above 0
 };
 
 struct Chart {
@@ -31,6 +37,7 @@ struct Chart {
   std::string caption;
   std::string x_label;
   std::string y_label;
+  XScale x_scale = XScale::kLinear;
   int x_decimals = 1;
   int y_decimals = 2;
   std::optional<double> margin;  // differences within +-margin count as the same: drawn as a band

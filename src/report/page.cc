@@ -80,13 +80,14 @@ void write_table_links(Html& out, const PageContext& page) {
   }
 }
 
-void write_contents(Html& out, const PageContext& page, bool depth, bool claims) {
+void write_contents(Html& out, const PageContext& page, bool depth, const PageRequest& request) {
   out.open("nav", {{"aria-label", "Contents"}}).open("ul");
   const auto link = [&](const std::string& id, const std::string& text) {
     out.open("li").element("a", text, {{"href", "#" + id}}).close();
   };
   link("answers", "Short answer");
-  if (claims) link("claims", "Claims of the papers");
+  if (!request.decisions.empty()) link("decisions", "Which cache to take");
+  if (!request.claims.empty()) link("claims", "Claims of the papers");
   write_table_links(out, page);
   link("contexts", "By length");
   if (depth) link("depths", "By depth");
@@ -171,10 +172,11 @@ std::string report_page(const StoredResults& results, std::span<const ReportRow>
   out.open("body");
   out.element("a", "Skip to the short answer", {{"class", "skip"}, {"href", "#answers"}});
   write_header(out, results, title);
-  write_contents(out, page, depth, !request.claims.empty());
+  write_contents(out, page, depth, request);
   out.open("main");
   write_answers(out, page);
   write_caveats(out, page, request);
+  write_decisions_section(out, request.decisions);
   write_claims_section(out, page, request.claims);
   write_filters(out, page);
   for (const PageTable& table : page.tables) write_task_section(out, page, table);

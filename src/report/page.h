@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "report/claims.h"
+#include "report/decisions.h"
 #include "report/rows.h"
 
 namespace kvartet {
@@ -14,6 +15,7 @@ struct PageRequest {
   std::vector<std::string> folders;      // where the results come from, for people
   std::vector<std::string> notes;        // caveats of the merge, beside those of report_caveats
   std::vector<StudyClaims> claims = {};  // find_claims
+  Decisions decisions = {};              // of the planner; empty: no such section
 };
 
 // Texts of models, tasks and samples are data: nothing in them can become markup. The rows of report_json stand in the

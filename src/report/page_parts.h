@@ -12,6 +12,7 @@
 #include "report/breakdown.h"
 #include "report/chart.h"
 #include "report/claims.h"
+#include "report/decisions.h"
 #include "report/findings.h"
 #include "report/html.h"
 #include "report/names.h"
@@ -72,6 +73,7 @@ void write_samples(Html& out, const PageContext& page, const PageTable& table);
 void write_context_section(Html& out, const PageContext& page);
 void write_depth_section(Html& out, const PageContext& page);
 void write_claims_section(Html& out, const PageContext& page, std::span<const StudyClaims> studies);
+void write_decisions_section(Html& out, const Decisions& decisions);
 void write_run_section(Html& out, const PageContext& page, const std::vector<std::string>& folders);
 void write_guide(Html& out);
 

@@ -65,6 +65,7 @@ svg .label { fill: var(--c); font-weight: 600; paint-order: stroke; stroke: var(
 .zero, .axis { stroke: var(--faint); stroke-width: 1.2; }
 .band { fill: var(--same); opacity: .12; }
 .mark, .box { fill: var(--c); }
+.dot { fill: var(--faint); opacity: .55; }
 .ring { fill: none; stroke: var(--c); stroke-width: 2; }
 .interval { stroke: var(--c); stroke-width: 1.6; opacity: .75; }
 .middle { stroke: var(--ground); stroke-width: 2; }

@@ -282,6 +282,105 @@ TEST(Page, ShowsTheQuestionSeenAndUnseenSideBySide) {
             std::string::npos);
 }
 
+Decisions made_decisions() {
+  Decisions out;
+  out.model = "tiny<b>";
+  out.statistics = "12 cells of this model";
+  out.machine = "not calibrated";
+  for (const char* kind : {"single-fact", "summary"}) {
+    DecisionKind k;
+    k.kind = kind;
+    k.summary = "one passage holds the answer";
+    Decision d;
+    d.kind = kind;
+    d.prompt_tokens = 1984;
+    d.answer_tokens = 64;
+    d.cap_bytes = 12 << 20;
+    d.cap_share = 0.25;
+    d.spec = "kivi:bits=4,group=32,residual=128";
+    d.reason = "the least expected loss";
+    d.bytes = 11 << 20;
+    d.ttft_s = 1.25;
+    d.decode_tokens_per_s = 42.5;
+    d.time_error = 0.15;
+    d.loss = {.low = -0.25, .expected = 0.75, .high = 1.75};
+    d.source = "measured here";
+    d.samples = 24;
+    d.what_if = "14000K or more: q8_0";
+    k.decisions.push_back(d);
+    d.cap_bytes = 1000;
+    d.cap_share = 0.001;
+    d.spec = "";
+    d.reason = "no cache fits within 1 KB";
+    k.decisions.push_back(d);
+    k.picture.kind = kind;
+    k.picture.prompt_tokens = 1984;
+    k.picture.left_out = 7;
+    k.picture.points = {{.spec = "full", .times_smaller = 1, .loss = {}, .chosen = false},
+                        {.spec = "kivi:bits=4,group=32,residual=128",
+                         .times_smaller = 3.6,
+                         .loss = {.low = -0.25, .expected = 0.75, .high = 1.75},
+                         .chosen = true},
+                        {.spec = "kivi:bits=2,group=32,residual=128",
+                         .times_smaller = 6,
+                         .loss = {.low = 10, .expected = 20, .high = 30},
+                         .chosen = false}};
+    out.kinds.push_back(k);
+  }
+  return out;
+}
+
+// The planner's choices: a table and a picture for each kind of task, reachable from the contents, without scripts or network.
+TEST(Page, ShowsWhichCacheToTake) {
+  const StoredResults results = made_results(6);
+  EXPECT_EQ(page_of(results).find("id=\"decisions\""), std::string::npos);
+  const std::string html = page_of(results, {.folders = {}, .notes = {}, .claims = {}, .decisions = made_decisions()});
+  const std::vector<Element> all = parsed(html);
+  EXPECT_TRUE(std::ranges::any_of(named(all, "a"), [](const Element& e) { return e.attributes.at("href") == "#decisions"; }));
+  std::vector<std::string> captions;
+  for (const Element& e : named(all, "caption")) captions.push_back(e.text);
+  EXPECT_EQ(std::ranges::count_if(captions, [](const std::string& c) { return c.starts_with("The choice for"); }), 2);
+  for (const char* text : {"2,048 tokens, at most 12.0 MiB (f16 / 4)", "0.75 (−0.25 to +1.75)", "measured here, 24 samples",
+                           "42.5", "14000K or more: q8_0", "nothing fits", "no cache fits within 1 KB", "tiny&lt;b&gt;"})
+    EXPECT_NE(html.find(text), std::string::npos) << text;
+  const auto picture = std::ranges::find_if(
+      all, [](const Element& e) { return e.name == "desc" && e.text.find("points to full") != std::string::npos; });
+  ASSERT_NE(picture, all.end());
+  EXPECT_NE(picture->text.find("kivi:bits=4: -1 at 3.6."), std::string::npos) << picture->text;
+  EXPECT_NE(picture->text.find("And 2 more as dots."), std::string::npos) << picture->text;
+  // The frontier passes through dots too, and the filters' script finds them.
+  EXPECT_EQ(std::ranges::count_if(named(all, "circle"), [](const Element& e) { return e.attributes.at("class") == "point dot"; }),
+            4);
+  std::set<std::string> ids;
+  for (const Element& e : all) {
+    if (e.attributes.contains("id")) {
+      EXPECT_TRUE(ids.insert(e.attributes.at("id")).second) << e.attributes.at("id");
+    }
+  }
+  const nlohmann::json rows = decisions_json(made_decisions())["rows"];
+  ASSERT_EQ(rows.size(), 4U);
+  EXPECT_EQ(rows[0]["loss"]["expected"], 0.75);
+  EXPECT_TRUE(rows[1]["spec"].is_null());
+}
+
+TEST(Chart, DoublingsAreEquallyFarApart) {
+  Chart chart;
+  chart.id = "c";
+  chart.x_scale = XScale::kDoublings;
+  for (const double x : {1.0, 2.0, 4.0, 8.0}) chart.series.push_back({"s", fmt::format("x{}", x), 0, false, {{x, 0.5, {}, {}}}});
+  Html out;
+  write_scatter(out, chart);
+  const std::string svg = out.take();
+  static const std::regex kPlace(R"re(data-px="([0-9.]+)")re");
+  std::vector<double> places;
+  for (std::sregex_iterator it(svg.begin(), svg.end(), kPlace), none; it != none; ++it) places.push_back(std::stod((*it)[1]));
+  ASSERT_EQ(places.size(), 4U);
+  EXPECT_NEAR(places[1] - places[0], places[2] - places[1], 0.11);
+  EXPECT_NEAR(places[2] - places[1], places[3] - places[2], 0.11);
+  for (const char* tick : {">1</text>", ">2</text>", ">4</text>", ">8</text>"})
+    EXPECT_NE(svg.find(tick), std::string::npos) << tick;
+}
+
 TEST(Chart, TicksAreRoundAndInside) {
   EXPECT_EQ(axis_ticks(0, 10, 5), (std::vector<double>{0, 2, 4, 6, 8, 10}));
   const std::vector<double> ticks = axis_ticks(-0.37, 0.06, 5);

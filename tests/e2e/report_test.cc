@@ -1,9 +1,10 @@
 // kvartet report: the page as a file, several folders as one, what is refused, and the page in a real browser.
 #include <sqlite3.h>
 
-#include "program.h"
 #include "report/report_fixture.h"
+#include "results/fingerprint.h"
 #include "results/store.h"
+#include "tiny_models.h"
 
 namespace kvartet::e2e {
 namespace {
@@ -203,6 +204,45 @@ window.addEventListener('load', () => {
   EXPECT_EQ(found["rowsOfHidden"], 0);
   EXPECT_EQ(found["status"], "2 of 5 choices are hidden.");
   EXPECT_GE(found["focusable"], 6);
+}
+
+// The planner's choices on a phone, with the frontier through all that could be chosen.
+TEST_F(Report, ChoicesFitAPhone) {
+  const std::string program = browser();
+  if (program.empty())
+    GTEST_SKIP() << "no Chromium in PATH (Debian package: chromium), so the page was not looked at in a browser";
+  TinyModelOptions options = wide_heads();
+  options.context = 8192;
+  RunRecord with_model = made_run();
+  with_model.identity.model_name = tiny_model(folder_, options);
+  with_model.identity.model_hash = model_fingerprint(FileSystem::real(), with_model.identity.model_name).value();
+  ASSERT_TRUE(is_ok(run({"report", folder("out", kAll, with_model), "-o", page()})));
+  const std::string trial = folder_.file("trial.html", R"html(<!DOCTYPE html><html><body>
+<iframe id="f" src="report.html" style="width:390px;height:800px;border:0"></iframe><pre id="found"></pre>
+<script>
+window.addEventListener('load', () => {
+  const inner = document.getElementById('f').contentDocument;
+  const visible = (css) => [...inner.querySelectorAll(css)].filter((e) => e.getClientRects().length > 0).length;
+  const found = {
+    wide: inner.documentElement.scrollWidth,
+    kinds: visible('.decision'),
+    rows: visible('.decision tbody tr'),
+    dots: visible('.decision .dot'),
+    frontier: inner.querySelector('.decision .frontier').getAttribute('points').trim().split(' ').length,
+  };
+  document.getElementById('found').textContent = JSON.stringify(found);
+});
+</script></body></html>)html");
+  const std::string dom = dom_of(folder_, program, trial);
+  const std::string mark = "<pre id=\"found\">";
+  const std::size_t at = dom.find(mark + "{");
+  ASSERT_NE(at, std::string::npos) << dom.substr(0, 3000);
+  const Json found = Json::parse(dom.substr(at + mark.size(), dom.find("</pre>", at) - at - mark.size()));
+  EXPECT_LE(found["wide"], 390) << "the page scrolls sideways on a phone";
+  EXPECT_EQ(found["kinds"], 6);
+  EXPECT_EQ(found["rows"], 6 * 2 * 4);  // kinds, lengths, caps
+  EXPECT_GT(found["dots"], 20);
+  EXPECT_GT(found["frontier"], 3);
 }
 
 }  // namespace
