@@ -19,6 +19,7 @@
 #include "cli/auto_spec.h"
 #include "cli/auto_tasks.h"
 #include "cli/command.h"
+#include "cli/learning.h"
 #include "cli/prefill_keeping.h"
 #include "cli/self_checking.h"
 #include "core/clock.h"
@@ -48,6 +49,7 @@ struct BenchFlags {
   bool dry_run = false;
   std::optional<std::string> keep_prefill;
   SelfCheckFlags self_check;
+  LearnFlags learn;
 };
 
 std::string shape_text(const ModelShape& s) {
@@ -234,6 +236,10 @@ void print_plan_notes(std::span<const PlannedTask> plan) {
 }
 
 Result<const Preset*> chosen_preset(const BenchFlags& flags) {
+  const BenchmarkRequest& asked = flags.request;
+  const bool names_work = flags.preset.has_value() || !flags.kv.empty() || !asked.tasks.empty() || !asked.metric.empty();
+  KV_TRY(check_learn_flags(flags.learn, names_work));
+  if (flags.learn.on) return static_cast<const Preset*>(nullptr);
   if (flags.preset) return find_preset(*flags.preset);
   if (flags.kv.empty())
     return usage_error("--kv is required; name a cache, for example --kv full, or a whole study with --preset.");
@@ -327,6 +333,18 @@ Status ending(const BenchmarkSummary& summary, const SoloSummary& solo, const st
   return {};
 }
 
+// What --learn measures, within its hours, said before it begins.
+Result<std::vector<TaskCaches>> learned_caches(const BenchFlags& flags, Engine& engine, double open_s, Lessons* lessons,
+                                               std::vector<PlannedTask>* plan) {
+  if (flags.learn.hours > 0) {
+    KV_ASSIGN(const RunRates rates, probe_rates(engine, open_s));
+    KV_TRY(fit_into_hours(flags.learn.hours, *plan, engine.shape(), rates, lessons));
+  }
+  KV_ASSIGN(std::vector<TaskCaches> caches, caches_of_lessons(*lessons, plan));
+  if (!flags.json || flags.dry_run) print(lessons_text(*lessons));
+  return caches;
+}
+
 Status bench(BenchFlags& flags) {
   KV_ASSIGN(const SelfCheckMode self_check, self_check_mode(flags.self_check));
   KV_ASSIGN(const Preset* preset, chosen_preset(flags));
@@ -341,20 +359,35 @@ Status bench(BenchFlags& flags) {
   flags.request.question_positions = asked_positions(flags.question_positions);
   FileSystem& files = FileSystem::real();
   KV_ASSIGN(const EngineOptions options, engine_options(flags.model));
+  std::optional<Lessons> lessons;
+  if (flags.learn.on) {
+    KV_ASSIGN(lessons, plan_lessons(flags.learn, {options.model_path, options.threads, flags.out, flags.request.data_dir},
+                                    &flags.request));
+    print_notes(lessons->notes);
+    if (lessons->empty()) {
+      if (flags.json) print("{\"rows\": []}\n");
+      (flags.json ? print_note : print)(lessons_text(*lessons));
+      return {};
+    }
+  }
   const double opening = Clock::real().seconds();
   KV_ASSIGN(std::unique_ptr<Engine> engine, Engine::open(options));
   const double open_s = Clock::real().seconds() - opening;
-  KV_ASSIGN(const Work work, plan_work(flags, preset, asked, *engine));
+  KV_ASSIGN(Work work, plan_work(flags, preset, asked, *engine));
   const std::vector<CacheSpec>& specs = work.specs;
   const std::vector<PlannedTask>& plan = work.plan;
   print_plan_notes(plan);
   std::vector<TaskCaches> caches;
+  if (lessons) {
+    KV_ASSIGN(caches, learned_caches(flags, *engine, open_s, &*lessons, &work.plan));
+    if (flags.dry_run) return {};
+  }
   AutoSite site;
   site.model = flags.model.model;
   site.model_path = options.model_path;
   site.threads = options.threads;
-  for (const PlannedTask& task : plan) {
-    KV_ASSIGN(TaskCaches one, caches_of_task(specs, wishes, site, task));
+  for (std::size_t i = caches.size(); i < plan.size(); ++i) {
+    KV_ASSIGN(TaskCaches one, caches_of_task(specs, wishes, site, plan[i]));
     caches.push_back(std::move(one));
   }
   std::unique_ptr<KeptPrefills> kept;
@@ -379,7 +412,8 @@ Status bench(BenchFlags& flags) {
   }
   KV_ASSIGN(Store store, Store::open(files, flags.out, run));
   if (!is_new) KV_TRY(look_at_caches());
-  KV_ASSIGN(const BenchmarkSummary summary, bench_shared(*engine, plan, caches, work.caps, wishes.empty(), kept.get(), store));
+  const bool same_caches = wishes.empty() && !lessons;
+  KV_ASSIGN(const BenchmarkSummary summary, bench_shared(*engine, plan, caches, work.caps, same_caches, kept.get(), store));
   SoloSummary solo;
   if (flags.solo > 0 && !summary.cancelled) {
     engine.reset();  // a cache alone is alone in memory, too
@@ -436,6 +470,7 @@ void add_bench(CLI::App& app, Action* action) {
                       "a folder for the exact rows of every prompt: a cache that is benchmarked later reads them instead of "
                       "prefilling, with the same results. Large; --dry-run tells how large");
   add_self_check_flags(command, &flags->self_check);
+  add_learn_flags(command, &flags->learn);
   command->add_flag("--dry-run", flags->dry_run, "only say what would be run");
   command->add_option("-o,--out", flags->out, "results folder: results.sqlite and predictions/")->required();
   command->add_flag("--json", flags->json, "one JSON document on standard output");

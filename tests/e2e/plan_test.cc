@@ -53,6 +53,15 @@ TEST_F(PlanProgram, BytesAreThoseOfExplain) {
   EXPECT_EQ(f.json()["bytes_total"], chosen["bytes_after_prompt"]);
 }
 
+TEST_F(PlanProgram, NamedCachesAreTheOnlyCandidates) {
+  const Finished f = plan({"--json", "--kv", "q8_0", "--kv", "kivi:bits=4", "--kv", "q8_0"});
+  ASSERT_TRUE(is_ok(f));
+  EXPECT_EQ(f.json()["chosen"]["spec"], "q8_0");
+  ASSERT_EQ(f.json()["alternatives"].size(), 1U);
+  EXPECT_TRUE(f.json()["alternatives"][0]["spec"].get<std::string>().starts_with("kivi:bits=4"));
+  EXPECT_TRUE(is_refused(plan({"--kv", "kivy"}), 2, "kivi"));
+}
+
 TEST_F(PlanProgram, NothingFeasibleIsExitCode4WithWhatWouldFixIt) {
   const Finished f = plan({"--memory", "20K", "--max-loss", "0"});
   EXPECT_EQ(f.code, 4) << f.err;
@@ -86,6 +95,74 @@ TEST_F(PlanProgram, ResultsOfThisModelAreCounted) {
   const Finished f = plan({"--results", out("measured"), "--json"});
   ASSERT_TRUE(is_ok(f));
   EXPECT_EQ(f.json()["statistics"], "2 cells of this model from 1 folder");  // two tasks, one cache beside full
+}
+
+// The report decides for every kind of task, from the results it shows; the model is found by the name that the results have.
+TEST_F(PlanProgram, TheReportShowsWhichCacheToTake) {
+  ASSERT_TRUE(is_ok(run(bench_arguments("measured", {"--samples", "6"}, {"--kv", "full", "--kv", "kivi:bits=2"}))));
+  const std::string page = folder_.path("report.html");
+  const Finished f = run({"report", out("measured"), "-o", page, "--json"});
+  ASSERT_TRUE(is_ok(f));
+  const Json decisions = f.json()["decisions"];
+  EXPECT_EQ(decisions["statistics"], "2 cells of this model from 1 folder");
+  ASSERT_FALSE(decisions["rows"].empty());
+  for (const Json& row : decisions["rows"]) {
+    if (!row["spec"].is_null()) {
+      EXPECT_LE(row["bytes"].get<double>(), row["cap_bytes"].get<double>());
+    }
+  }
+  EXPECT_NE(read_text(page).find("id=\"decisions\""), std::string::npos);
+  // Another model's choices would be no answer; without the model there are none, and it is said.
+  const std::string other = tiny_model(folder_, {}, "other.gguf");
+  EXPECT_TRUE(is_refused(run({"report", out("measured"), "-o", page, "-m", other}), 3, "another model"));
+  std::filesystem::rename(model_, model_ + ".moved");
+  const Finished without = run({"report", out("measured"), "-o", page});
+  ASSERT_TRUE(is_ok(without));
+  EXPECT_NE(without.err.find("without the planner's choices"), std::string::npos) << without.err;
+  EXPECT_EQ(read_text(page).find("id=\"decisions\""), std::string::npos);
+}
+
+// Two minutes of fidelity, and the planner knows something.
+TEST_F(PlanProgram, FidelityIsKeptAsAWeakSign) {
+  const std::string file = folder_.file("text.txt", haystack_text());
+  ASSERT_TRUE(is_ok(run({"fidelity", "-m", model_, "--threads", "1", "--kv", "kivi:bits=2", "-f", file, "--context", "300",
+                         "--tokens", "32", "--free", "0"})));
+  const Finished f = plan({"--json"});
+  ASSERT_TRUE(is_ok(f));
+  EXPECT_NE(f.json()["statistics"].get<std::string>().find("1 figure of kvartet fidelity"), std::string::npos) << f.out;
+}
+
+// What would change a decision is listed with its reason, run, and not asked for again.
+TEST_F(PlanProgram, LearnMeasuresWhatIsOpen) {
+  const auto learn = [&](const Arguments& more) {
+    return run(Arguments{"bench", "-m", model_, "--threads", "1", "--learn", "--for", "single-fact", "--context", "900",
+                         "--samples", "3", "--cells", "2", "--data", folder_.path(), "-o", out("learned")} +
+               more);
+  };
+  const Finished listed = learn({"--dry-run"});
+  ASSERT_TRUE(is_ok(listed));
+  EXPECT_NE(listed.out.find("needle"), std::string::npos) << listed.out;
+  EXPECT_NE(listed.out.find("points"), std::string::npos) << listed.out;
+  EXPECT_FALSE(std::filesystem::exists(out("learned")));
+  const Finished f = learn({"--json"});
+  ASSERT_TRUE(is_ok(f));
+  const Json rows = f.json()["rows"];
+  EXPECT_GE(rows.size(), 2U);
+  EXPECT_EQ(rows[0]["spec"], "full");
+  for (const Json& row : rows) {
+    EXPECT_EQ(row["task"], "needle");
+    EXPECT_EQ(row["n"], 3);
+    EXPECT_TRUE(row["spec"] == "full" || listed.out.find(row["spec"].get<std::string>()) != std::string::npos) << row["spec"];
+  }
+  EXPECT_TRUE(is_ok(plan({"--results", out("learned")})));
+}
+
+TEST_F(PlanProgram, LearnIsRefusedWhereItMakesNoSense) {
+  const Arguments learn = {"bench", "-m", model_, "--learn", "-o", out("learned")};
+  EXPECT_TRUE(is_refused(run(learn + Arguments{"--kv", "full"}), 2, "--kv"));
+  EXPECT_TRUE(is_refused(run(learn + Arguments{"--for", "poems"}), 2, "poems"));
+  EXPECT_TRUE(is_refused(run(learn + Arguments{"--for", "chat", "--memory", "10", "--context", "900"}), 2, "row"));
+  EXPECT_TRUE(is_refused(run(bench_arguments("plain", {"--hours", "1"})), 2, "--learn"));
 }
 
 TEST_F(PlanProgram, AutoSaysWhatItChoseAndKeepsWhatHappened) {
