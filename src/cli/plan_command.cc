@@ -5,7 +5,6 @@
 #include <memory>
 #include <vector>
 
-#include "cache/spec_list.h"
 #include "cli/command.h"
 #include "cli/planning.h"
 
@@ -107,9 +106,7 @@ Status plan(const PlanFlags& flags) {
   KV_ASSIGN(const std::string model_path, resolve_model(flags.model));
   KV_ASSIGN(const std::unique_ptr<Gathered> gathered, gather(model_path, folders, resolved_threads(threads)));
   if (!flags.kv.empty()) {
-    KV_ASSIGN(const std::vector<CacheSpec> named, parse_specs(flags.kv));
-    gathered->inputs.candidates.clear();
-    for (const CacheSpec& spec : named) add_once(&gathered->inputs.candidates, spec);
+    KV_ASSIGN(gathered->inputs.candidates, parse_specs(flags.kv));
   }
   KV_ASSIGN(const Plan plan, make_plan(gathered->inputs, request));
   if (!flags.results.empty() && plan.cells.tasks == 0) {
