@@ -1,5 +1,6 @@
 #include "attention/column_sums.h"
 
+#include <algorithm>
 #include <atomic>
 
 #include "core/check.h"
@@ -18,6 +19,26 @@ void ColumnSums::add(int head, int first, std::span<const std::uint32_t> units) 
       units_.data() + static_cast<std::size_t>(head) * static_cast<std::size_t>(columns_) + static_cast<std::size_t>(first);
   for (std::size_t i = 0; i < units.size(); ++i) {
     if (units[i] != 0) std::atomic_ref<std::uint64_t>(to[i]).fetch_add(units[i], std::memory_order_relaxed);
+  }
+}
+
+ColumnSums ColumnSums::first(int columns) const {
+  KV_CHECK(columns <= columns_);
+  ColumnSums part;
+  part.start(heads_, columns);
+  for (int head = 0; head < heads_; ++head) {
+    const auto* const from = units_.data() + static_cast<std::size_t>(head) * static_cast<std::size_t>(columns_);
+    std::copy_n(from, columns, part.units_.data() + static_cast<std::size_t>(head) * static_cast<std::size_t>(columns));
+  }
+  return part;
+}
+
+void ColumnSums::add(const ColumnSums& part) {
+  KV_CHECK(part.heads_ == heads_ && part.columns_ <= columns_);
+  for (int head = 0; head < heads_; ++head) {
+    const auto* const from = part.units_.data() + static_cast<std::size_t>(head) * static_cast<std::size_t>(part.columns_);
+    auto* const to = units_.data() + static_cast<std::size_t>(head) * static_cast<std::size_t>(columns_);
+    for (int i = 0; i < part.columns_; ++i) to[i] += from[i];
   }
 }
 

@@ -27,6 +27,16 @@ class ColumnSums {
 
   std::vector<float> read() const;  // [heads, columns]
 
+  // The first `columns` of every head.
+  ColumnSums first(int columns) const;
+  // Adds those of a part: as many heads, to the first columns.
+  void add(const ColumnSums& part);
+
+  std::size_t bytes() const { return units_.size() * sizeof(std::uint64_t); }
+  static std::size_t bytes_of(int heads, int columns) {
+    return static_cast<std::size_t>(heads) * static_cast<std::size_t>(columns) * sizeof(std::uint64_t);
+  }
+
  private:
   int heads_ = 0;
   int columns_ = 0;

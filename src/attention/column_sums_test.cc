@@ -172,6 +172,31 @@ TEST(ColumnSums, T9AndT12SameBitsForEveryChunkingAndThreadCount) {
   for (const int threads : {2, 3, 7, 16}) EXPECT_EQ(want, problem.sums({.ends = {331}, .threads = threads})) << threads;
 }
 
+// A part that was summed earlier and the queries behind it: whole numbers, so the bits of all at once.
+TEST(ColumnSums, PartsAddUpToTheWhole) {
+  ColumnSums all;
+  ColumnSums part;
+  all.start(2, 5);
+  part.start(2, 3);
+  const std::uint32_t early[] = {7, 0, 11};
+  const std::uint32_t late[] = {1, 2, 3, 4, 5};
+  for (int head = 0; head < 2; ++head) {
+    part.add(head, 0, early);
+    all.add(head, 0, early);
+    all.add(head, 0, late);
+  }
+  ColumnSums sum;
+  sum.start(2, 5);
+  for (int head = 0; head < 2; ++head) sum.add(head, 0, late);
+  sum.add(part);
+  EXPECT_EQ(sum.read(), all.read());
+  ColumnSums cut;
+  cut.start(2, 5);
+  for (int head = 0; head < 2; ++head) cut.add(head, 0, early);
+  EXPECT_EQ(cut.first(3).read(), part.read());
+  EXPECT_EQ(part.bytes(), ColumnSums::bytes_of(2, 3));
+}
+
 TEST(ColumnSums, AskingForThemChangesNoOutput) {
   const Problem problem({.tokens = 400, .heads = 6, .kv_heads = 2});
   std::vector<float> with, without;

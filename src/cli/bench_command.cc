@@ -157,6 +157,12 @@ void print_dry_run(const std::vector<PlannedTask>& plan, const std::vector<Cache
       "about {:.1f} hours if every answer were as long as allowed; at most {:.0f} MiB of caches at once, {:.0f} MiB of them in "
       "memory\n",
       estimate.hours, static_cast<double>(estimate.cache_bytes) / kMiB, static_cast<double>(estimate.fast_bytes) / kMiB);
+  if (estimate.shared_prompts > 0) {
+    text += fmt::format(
+        "{} prompts begin like an earlier one, about the same document, and are computed from there on; at most {:.0f} MiB of "
+        "memory hold the document's rows meanwhile\n",
+        estimate.shared_prompts, static_cast<double>(estimate.shared_bytes) / kMiB);
+  }
   print(text);
 }
 
@@ -267,6 +273,22 @@ std::vector<const PreparedSample*> samples_of(const std::vector<PlannedTask>& pl
   return samples;
 }
 
+void note_shared_documents(const Engine::SharedPrefixTally& tally) {
+  constexpr double kMiB = 1024.0 * 1024.0;
+  if (tally.taken > 0) {
+    print_note(
+        fmt::format("{} prompts began like an earlier one, about the same document: only what follows was computed ({:.0f} "
+                    "MiB held); their times to the first token count the document's own prefill",
+                    tally.taken, static_cast<double>(tally.most_bytes) / kMiB));
+  }
+  if (tally.not_held > 0) {
+    print_note(
+        fmt::format("{} prompts were computed whole, though others are about the same document: holding its rows takes {:.0f} "
+                    "MiB or more, over half of the memory that was free",
+                    tally.not_held, static_cast<double>(tally.least_bytes) / kMiB));
+  }
+}
+
 // One prefill for all caches of a sample. Where tasks have caches of their own, they run one after the other.
 Result<BenchmarkSummary> bench_shared(Engine& engine, const std::vector<PlannedTask>& plan, const std::vector<TaskCaches>& caches,
                                       const AnswerCaps& caps, bool same_caches, KeptPrefills* kept, Store& store) {
@@ -276,6 +298,7 @@ Result<BenchmarkSummary> bench_shared(Engine& engine, const std::vector<PlannedT
   hooks.measure = [&](const PreparedSample& sample, std::span<const CacheSpec> missing, const Engine::Progress& progress) {
     return measure_capped_sample(engine, sample, missing, sample.record.key.position, caps, progress);
   };
+  hooks.end_document = [&] { engine.drop_shared_prefix(); };
   engine.use_kept_prefills(kept);
   if (kept != nullptr) {
     hooks.begin = [&](std::span<const PreparedSample* const> samples) { return prepare_keeping(*kept, engine.shape(), samples); };
@@ -292,6 +315,7 @@ Result<BenchmarkSummary> bench_shared(Engine& engine, const std::vector<PlannedT
     summary.cancelled = one.cancelled;
   }
   show_progress("", 1);
+  note_shared_documents(engine.shared_prefix_tally());
   return summary;
 }
 

@@ -65,7 +65,7 @@ Result<std::vector<Sequence>> Engine::Impl::make_sequences(std::span<const Cache
   sequences.reserve(specs.size());
   for (const CacheSpec& spec : specs) {
     KV_ASSIGN(SequenceCache cache, SequenceCache::create(spec, shape(), arena, cache_options));
-    sequences.push_back({std::move(cache), {}, 0, 0, {}, false});
+    sequences.push_back({std::move(cache), {}, 0, 0, {}, false, 0});
   }
   return sequences;
 }

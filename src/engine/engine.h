@@ -40,7 +40,8 @@ struct Sequence {
   double compress_s = 0;       // this cache's own sealing
   std::vector<Token> pending;  // sampled, but not yet fed to the model: the next call feeds them first
   bool prefill_read = false;   // its prefill was a kept one: prefill_s is of the run that computed it
-  Sequence fork() const { return {cache.fork(), logits, prefill_s, compress_s, pending, prefill_read}; }
+  int prefix_taken = 0;        // tokens whose rows an earlier prompt left: prefill_s counts what they took then
+  Sequence fork() const { return {cache.fork(), logits, prefill_s, compress_s, pending, prefill_read, prefix_taken}; }
 };
 
 // Where decode steps spent their time, in seconds.
@@ -94,6 +95,21 @@ class Engine {
   using Progress = std::function<void(double share)>;
   Result<std::vector<Sequence>> prefill(std::span<const Token> prompt, std::span<const CacheSpec> specs,
                                         const Progress& progress = {});
+
+  // The same bits for a prompt whose first `shared_tokens` are those of other prompts as well (one document, several questions):
+  // their exact rows stay in memory until another such prompt comes, and are computed only where they are not there yet. Fewer
+  // than kLeastPrefixTokens, or more than half of the memory that is free (shared_prefix_tally), are not held.
+  Result<std::vector<Sequence>> prefill_shared(std::span<const Token> prompt, int shared_tokens, std::span<const CacheSpec> specs,
+                                               const Progress& progress = {});
+  void drop_shared_prefix();
+  std::size_t shared_prefix_bytes() const;  // held now
+  struct SharedPrefixTally {
+    int taken = 0;                // prompts whose prefix was there
+    int not_held = 0;             // prompts whose prefix is too large for the memory
+    std::size_t most_bytes = 0;   // held at once
+    std::size_t least_bytes = 0;  // of those that are not held; 0: none
+  };
+  const SharedPrefixTally& shared_prefix_tally() const;
 
   // From now on prefill() looks here first, and keeps here what it computes: the bits are the same. Null: no more. What cannot
   // be read or kept fails no prefill; `kept` counts and reports it. It must outlive its use.

@@ -22,6 +22,8 @@ struct Engine::Impl {
   std::unique_ptr<DecodeStep> step;
   DecodeTimes times;
   KeptPrefills* kept = nullptr;  // null: prompts are always computed, and not kept
+  SharedPrefix prefix;           // of the last prompt that has one
+  SharedPrefixTally prefix_tally;
 
   const ModelShape& shape() const { return transformer->shape(); }
   bool is_cancelled() const { return options.cancel != nullptr && options.cancel->load(std::memory_order_relaxed); }
@@ -31,10 +33,15 @@ struct Engine::Impl {
   Status check_specs(std::span<const CacheSpec> specs, std::size_t prompt_tokens) const;
   Result<std::vector<Sequence>> make_sequences(std::span<const CacheSpec> specs) const;
 
+  // The sequences of one prompt, by whatever way; its first `prefix_rows` may be held from an earlier one.
+  Result<std::vector<Sequence>> prefill(std::span<const Token> prompt, int prefix_rows, std::span<const CacheSpec> specs,
+                                        const Progress& progress);
+  // Is there memory to hold these rows, or are they held already?
+  bool can_hold(std::span<const Token> rows);
   // What is kept of this prompt for these caches; null: nothing of use.
   std::unique_ptr<PrefillFileReader> open_kept(std::span<const Token> prompt, std::span<Sequence> sequences) const;
   // Both fill empty sequences with a prompt. `read_prefill` gives false where the file is damaged: the sequences are then spoilt.
-  Status compute_prefill(std::span<const Token> prompt, std::span<Sequence> sequences, const Progress& progress) const;
+  Status compute_prefill(std::span<const Token> prompt, int prefix_rows, std::span<Sequence> sequences, const Progress& progress);
   Result<bool> read_prefill(PrefillFileReader& file, std::span<const Token> prompt, std::span<Sequence> sequences,
                             const Progress& progress) const;
   PrefillOrigin origin_of(std::span<const Token> prompt) const;

@@ -265,6 +265,30 @@ TEST_P(MethodsTest, AKeptPrefillGivesTheSameBits) {
   }
 }
 
+// docs/decisions/0012-shared-documents.md: whatever a method asks for follows from the held rows and those behind them.
+TEST_P(MethodsTest, ASharedPrefixGivesTheSameBits) {
+  const std::vector<Token> prompt = random_tokens(kPrompt, 1);
+  for (const int shared : {129, kPrompt - 2}) {  // a window's queries lie behind it, or most of them in it
+    std::vector<Sequence> computed = start(kPrompt);
+    std::vector<Token> other = prompt;
+    const std::vector<Token> question = random_tokens(kPrompt, 2);
+    std::copy(question.begin() + shared, question.end(), other.begin() + shared);
+    engine_->drop_shared_prefix();
+    ASSERT_TRUE(engine_->prefill_shared(other, shared, specs_).ok());
+    Result<std::vector<Sequence>> taken = engine_->prefill_shared(prompt, shared, specs_);
+    ASSERT_TRUE(taken.ok()) << taken.status().message();
+    EXPECT_EQ(taken->front().prefix_taken, shared);
+    expect_same(*taken, computed, "prefill");
+    for (std::vector<Sequence>* way : {&*taken, &computed}) {
+      decode(*way, random_tokens(5, 3));
+      for (Sequence& sequence : *way) ASSERT_TRUE(engine_->extend(sequence, random_tokens(30, 4)).ok());
+      decode(*way, random_tokens(5, 5));
+    }
+    expect_same(*taken, computed, "decode");
+    expect_sound(*taken);
+  }
+}
+
 // A cache that has not acted uses exactly full's tiles and borders (DESIGN 4).
 TEST_P(MethodsTest, C19ABudgetOverThePromptIsFull) {
   std::vector<std::string> texts = {"full"};

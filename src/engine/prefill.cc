@@ -4,8 +4,11 @@
 
 #include <fmt/format.h>
 
+#include "core/file_system.h"
 #include "core/freed_memory.h"
 #include "engine/engine_impl.h"
+#include "model/memory_limit.h"
+#include "model/shared_prefix.h"
 
 namespace kvartet {
 namespace {
@@ -72,35 +75,63 @@ class Keeping {
 // Its buffers go back to the system when it is done: what a session then holds is what its caches account for.
 Result<std::vector<Sequence>> Engine::prefill(std::span<const Token> prompt, std::span<const CacheSpec> specs,
                                               const Progress& progress) {
+  return impl_->prefill(prompt, 0, specs, progress);
+}
+
+Result<std::vector<Sequence>> Engine::prefill_shared(std::span<const Token> prompt, int shared_tokens,
+                                                     std::span<const CacheSpec> specs, const Progress& progress) {
+  return impl_->prefill(prompt, prefix_tokens(static_cast<int>(prompt.size()), shared_tokens), specs, progress);
+}
+
+void Engine::drop_shared_prefix() { impl_->prefix = {}; }
+
+std::size_t Engine::shared_prefix_bytes() const { return impl_->prefix.bytes(); }
+
+const Engine::SharedPrefixTally& Engine::shared_prefix_tally() const { return impl_->prefix_tally; }
+
+Result<std::vector<Sequence>> Engine::Impl::prefill(std::span<const Token> prompt, int prefix_rows,
+                                                    std::span<const CacheSpec> specs, const Progress& progress) {
   if (prompt.empty()) return bad_input("the prompt is empty; give some text");
   const auto context = static_cast<std::size_t>(shape().context);
   if (prompt.size() > context) {
     return exhausted(
         fmt::format("the prompt has {} tokens, the model's context holds {}; shorten or truncate it", prompt.size(), context));
   }
-  KV_TRY(impl_->check_tokens(prompt));
-  KV_TRY(impl_->check_specs(specs, prompt.size()));
-  KV_ASSIGN(std::vector<Sequence> sequences, impl_->make_sequences(specs));
-  if (const std::unique_ptr<PrefillFileReader> file = impl_->open_kept(prompt, sequences); file != nullptr) {
-    KV_ASSIGN(const bool was_read, impl_->read_prefill(*file, prompt, sequences, progress));
+  KV_TRY(check_tokens(prompt));
+  KV_TRY(check_specs(specs, prompt.size()));
+  KV_ASSIGN(std::vector<Sequence> sequences, make_sequences(specs));
+  if (const std::unique_ptr<PrefillFileReader> file = open_kept(prompt, sequences); file != nullptr) {
+    KV_ASSIGN(const bool was_read, read_prefill(*file, prompt, sequences, progress));
     if (was_read) {
       return_freed_memory();
       return sequences;
     }
     sequences.clear();  // before the new ones: they may not fit the byte cap together
-    KV_ASSIGN(sequences, impl_->make_sequences(specs));
+    KV_ASSIGN(sequences, make_sequences(specs));
   }
-  KV_TRY(impl_->compute_prefill(prompt, sequences, progress));
+  KV_TRY(compute_prefill(prompt, prefix_rows, sequences, progress));
   return_freed_memory();
   return sequences;
+}
+
+bool Engine::Impl::can_hold(std::span<const Token> rows) {
+  if (std::ranges::equal(prefix.tokens, rows)) return true;
+  prefix = {};
+  const int tokens = static_cast<int>(rows.size());
+  const PrefixParts most = {.queries = SharedPrefix::kQueries, .key_pre = true, .column_sums = true};
+  const std::size_t bytes = SharedPrefix::bytes_of(shape(), tokens, most);
+  if (bytes <= available_memory(FileSystem::real()) / 2) return true;
+  ++prefix_tally.not_held;
+  prefix_tally.least_bytes = prefix_tally.least_bytes == 0 ? bytes : std::min(prefix_tally.least_bytes, bytes);
+  return false;
 }
 
 PrefillOrigin Engine::Impl::origin_of(std::span<const Token> prompt) const {
   return {&shape(), prompt, fmt::format("{}, {}", kept->made_by(), options.bf16_copy ? "BF16 copy" : "stored weights")};
 }
 
-Status Engine::Impl::compute_prefill(std::span<const Token> prompt, std::span<Sequence> sequences,
-                                     const Progress& progress) const {
+Status Engine::Impl::compute_prefill(std::span<const Token> prompt, int prefix_rows, std::span<Sequence> sequences,
+                                     const Progress& progress) {
   const double begin = Clock::real().seconds();
   const std::vector<SequenceCache*> caches = caches_of(sequences);
   const int queries = std::min(std::max(KeptPrefills::kQueries, widest_window(caches)), static_cast<int>(prompt.size()));
@@ -110,6 +141,8 @@ Status Engine::Impl::compute_prefill(std::span<const Token> prompt, std::span<Se
   prefill_options.threads = options.threads;
   prefill_options.keep = keeping.keeper();
   prefill_options.keep_queries = keeping.queries();
+  prefill_options.prefix_rows = prefix_rows;
+  if (prefix_rows > 0 && can_hold(prompt.first(static_cast<std::size_t>(prefix_rows)))) prefill_options.prefix = &prefix;
   KV_ASSIGN(Prefill prefill, Prefill::start(*transformer, prompt, caches, prefill_options));
   KV_TRY(run(prefill, progress));
   std::vector<float> logits(static_cast<std::size_t>(shape().vocab));
@@ -121,7 +154,15 @@ Status Engine::Impl::compute_prefill(std::span<const Token> prompt, std::span<Se
     sequences[i].logits = logits;
     shared -= sequences[i].compress_s;
   }
-  for (Sequence& sequence : sequences) sequence.prefill_s = shared;
+  if (prefill.rows_taken() > 0) {
+    ++prefix_tally.taken;
+    shared += prefix.seconds;
+  }
+  if (prefill_options.prefix != nullptr) prefix_tally.most_bytes = std::max(prefix_tally.most_bytes, prefix.bytes());
+  for (Sequence& sequence : sequences) {
+    sequence.prefill_s = shared;
+    sequence.prefix_taken = prefill.rows_taken();
+  }
   keeping.finish(prefill.hidden(), shared);
   return {};
 }

@@ -13,6 +13,7 @@
 #include "core/clock.h"
 #include "core/status.h"
 #include "model/exact_layer.h"
+#include "model/shared_prefix.h"
 #include "model/transformer.h"
 
 namespace kvartet {
@@ -29,6 +30,12 @@ class Prefill {
     // For empty caches only: is shown every layer with all that any cache may ask for, this many of the last queries included.
     LayerKeeper keep = {};
     int keep_queries = 0;
+    // For empty caches only: the first rows are computed as if they were a prompt of their own, so that other prompts that begin
+    // with them get the same bits. 0: none; else at least kLeastPrefixTokens, and two rows follow.
+    int prefix_rows = 0;
+    // With prefix_rows: where those rows are taken from if it serves this prompt, and else put. Null: computed, and not held.
+    // After an error it may be incomplete, and then serves nobody. It must outlive the prefill.
+    SharedPrefix* prefix = nullptr;
   };
   static Result<Prefill> start(Transformer& transformer, std::span<const std::int32_t> tokens,
                                std::span<SequenceCache* const> caches, const Options& options);
@@ -41,6 +48,7 @@ class Prefill {
   bool done() const;
   double progress() const;               // share of all steps done
   double seal_seconds(int cache) const;  // what this cache's own compression took, column sums inside attention not counted
+  int rows_taken() const;                // of the prefix, that were not computed
 
   // After done(): final hidden rows [tokens or 1, hidden], before the output norm: input of Transformer::logits.
   MatView<const float> hidden() const;

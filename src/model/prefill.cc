@@ -50,15 +50,20 @@ struct Prefill::Impl {
   ScoreNeed need;  // of all caches together
   bool wants_pre = false;
 
+  SharedPrefix* prefix = nullptr;  // null: none is taken from, nor filled
+  int prefix_rows = 0;             // no chunk crosses their end
+  int first_row = 0;               // that is computed: those in front of it are taken from the prefix
+
   int layer = 0;
   int chunk_begin = 0;
   int sealed_rows = 0;    // of this layer, before this prompt
   int attended_rows = 0;  // of this layer: attention keeps them packed for the next chunk
   std::vector<std::int32_t> positions;
-  Matrix hidden;                  // [tokens, hidden]: input of the current layer, turned into its output chunk by chunk
+  Matrix hidden;                  // [tokens - first_row, hidden]: input of the current layer, turned into its output by chunks
   Matrix keys, keys_pre, values;  // [tokens, kv_heads * head_dim]: the one exact layer
   Matrix q, attended;             // [chunk, heads * head_dim]
   Matrix last_q;                  // [window, heads * head_dim]: queries whose scores are exported
+  Matrix prefix_q;                // [prefix's queries, heads * head_dim]: the last ones of a prefix that is filled
   ColumnSums columns;             // of the running layer, if asked for
   PrefillAttention attention;
 
@@ -67,11 +72,33 @@ struct Prefill::Impl {
   const LayerShape& shape() const { return transformer.shape().layers[uz(layer)]; }
   int layer_count() const { return transformer.shape().layer_count(); }
 
+  bool fills_prefix() const { return prefix != nullptr && first_row == 0; }
+
   // A single row at the end would be multiplied by another ggml kernel than the same row among others: never leave one.
   int chunk_end() const {
-    const int left = tokens - chunk_begin;
+    const int left = (chunk_begin < prefix_rows ? prefix_rows : tokens) - chunk_begin;
     if (left == options.chunk + 1 && options.chunk > 2) return chunk_begin + options.chunk - 1;
     return chunk_begin + std::min(left, options.chunk);
+  }
+
+  // Takes what the prefix holds if it serves this prompt, and else makes it hold this prompt's.
+  void use_prefix(std::span<const std::int32_t> all) {
+    prefix_rows = options.prefix_rows;
+    KV_CHECK(prefix_rows == prefix_tokens(tokens, prefix_rows));
+    prefix = options.prefix;
+    if (prefix == nullptr) return;
+    const std::span<const std::int32_t> shared = all.first(uz(prefix_rows));
+    const PrefixParts wanted = {
+        .queries = std::max(need.window, options.keep_queries), .key_pre = wants_pre, .column_sums = sums_all_queries()};
+    if (prefix->serves(shared, wanted)) {
+      KV_CHECK(!options.keep_hidden);
+      first_row = prefix_rows;
+      return;
+    }
+    *prefix = {};
+    prefix->tokens.assign(shared.begin(), shared.end());
+    prefix->parts = wanted;
+    prefix->parts.queries = std::max(wanted.queries, SharedPrefix::kQueries);
   }
 
   void begin_layer() {
@@ -82,9 +109,43 @@ struct Prefill::Impl {
     if (wants_pre) keys_pre.resize(uz(tokens), kv);
     const int observed =
         on_sealed_cache || shape().window > 0 ? 0 : std::min(std::max(need.window, options.keep_queries), tokens);
-    last_q.resize(uz(observed), uz(shape().heads * shape().head_dim));
+    last_q.resize(uz(observed), q_width());
     sealed_rows = on_sealed_cache ? caches[0]->rows(layer, 0) : 0;
     if (sums_columns()) columns.start(shape().heads, sealed_rows + tokens);
+    const bool has_queries = fills_prefix() && shape().window == 0;
+    prefix_q.resize(has_queries ? uz(std::min(prefix->parts.queries, prefix_rows)) : 0, q_width());
+    if (first_row > 0) take_prefix();
+  }
+
+  std::size_t q_width() const { return uz(shape().heads * shape().head_dim); }
+
+  // The rows in front of the first that is computed, as the prompt that computed them left them.
+  void take_prefix() {
+    const SharedPrefix::Layer& held = prefix->layers[uz(layer)];
+    std::ranges::copy(held.key, keys.data.begin());
+    std::ranges::copy(held.value, values.data.begin());
+    if (wants_pre) std::ranges::copy(held.key_pre, keys_pre.data.begin());
+    if (sums_columns()) columns.add(held.columns);
+    const int first_kept = tokens - static_cast<int>(last_q.rows);
+    const MatView<const float> queries(held.queries.data(), held.queries.size() / q_width(), q_width());
+    const int first_held = prefix_rows - static_cast<int>(queries.rows);
+    for (int t = first_kept; t < first_row; ++t) {
+      std::copy_n(queries.row(uz(t - first_held)), queries.cols, last_q.view().row(uz(t - first_kept)));
+    }
+  }
+
+  void fill_prefix() {
+    SharedPrefix::Layer& held = prefix->layers.emplace_back();
+    const auto rows = [&](const Matrix& m) {
+      const float* const begin = m.data.data();
+      return std::vector<float>(begin, begin + uz(prefix_rows) * m.cols);
+    };
+    held.key = rows(keys);
+    held.value = rows(values);
+    if (prefix->parts.key_pre) held.key_pre = rows(keys_pre);
+    held.queries = prefix_q.data;
+    if (prefix->parts.column_sums && sums_columns()) held.columns = columns.first(prefix_rows);
+    prefix->whole = layer + 1 == layer_count();
   }
 
   // The window of a sealed cache is one query: its softmax row is the column sums that count this query alone.
@@ -105,7 +166,7 @@ struct Prefill::Impl {
     out.k = keys.view().row_range(uz(begin), uz(end));
     out.v = values.view().row_range(uz(begin), uz(end));
     if (wants_pre) out.k_pre = keys_pre.view().row_range(uz(begin), uz(end));
-    const MatView<float> x = hidden.view().row_range(uz(begin), uz(end));
+    const MatView<float> x = hidden.view().row_range(uz(begin - first_row), uz(end - first_row));
     KV_TRY(transformer.pre_attention(layer, linear, x, std::span(positions).subspan(uz(begin), rows), out));
     keep_last_queries(begin, end);
     if (!output_is_needed(end) && !sums_all_queries()) return {};
@@ -115,9 +176,15 @@ struct Prefill::Impl {
   }
 
   void keep_last_queries(int begin, int end) {
-    const int first_kept = tokens - static_cast<int>(last_q.rows);
+    keep_queries_up_to(tokens, begin, end, last_q);
+    if (end <= prefix_rows) keep_queries_up_to(prefix_rows, begin, end, prefix_q);
+  }
+
+  // Of the chunk's queries those among the last `kept.rows` in front of row `limit`.
+  void keep_queries_up_to(int limit, int begin, int end, Matrix& kept) {
+    const int first_kept = limit - static_cast<int>(kept.rows);
     for (int t = std::max(begin, first_kept); t < end; ++t) {
-      std::copy_n(q.view().row(uz(t - begin)), q.cols, last_q.view().row(uz(t - first_kept)));
+      std::copy_n(q.view().row(uz(t - begin)), q.cols, kept.view().row(uz(t - first_kept)));
     }
   }
 
@@ -196,7 +263,7 @@ Result<Prefill> Prefill::start(Transformer& transformer, std::span<const std::in
     return exhausted(fmt::format("no room for {} on top of {} in the model's context of {}; shorten the text",
                                  counted(impl->tokens, "token"), first, context));
   }
-  KV_CHECK(!impl->on_sealed_cache || !options.keep);
+  KV_CHECK(!impl->on_sealed_cache || (!options.keep && options.prefix_rows == 0));
   impl->sealing.emplace(caches, options.threads);
   impl->need = impl->sealing->need();
   impl->wants_pre = impl->sealing->wants_pre_rope_keys() || options.keep;
@@ -204,24 +271,29 @@ Result<Prefill> Prefill::start(Transformer& transformer, std::span<const std::in
   impl->linear = impl->tokens >= kFewRows ? Linear::kConverted : Linear::kStored;
   impl->positions.resize(tokens.size());
   std::iota(impl->positions.begin(), impl->positions.end(), first);
-  impl->hidden.resize(tokens.size(), uz(transformer.shape().hidden));
-  KV_TRY(transformer.embed(tokens, impl->hidden.view()));
+  if (options.prefix_rows > 0) impl->use_prefix(tokens);
+  impl->hidden.resize(tokens.size() - uz(impl->first_row), uz(transformer.shape().hidden));
+  KV_TRY(transformer.embed(tokens.subspan(uz(impl->first_row)), impl->hidden.view()));
+  impl->chunk_begin = impl->first_row;
   return Prefill(std::move(impl));
 }
 
 Status Prefill::step() {
   Impl& m = *impl_;
   KV_CHECK(!done());
-  if (m.chunk_begin == 0) {
+  if (m.chunk_begin == m.first_row) {
     m.begin_layer();
     if (m.linear == Linear::kConverted) KV_TRY(m.transformer.convert_layer(m.layer));
   }
   const int end = m.chunk_end();
+  const double begin = Clock::real().seconds();
   KV_TRY(m.run_chunk(m.chunk_begin, end));
+  if (m.fills_prefix() && end <= m.prefix_rows) m.prefix->seconds += Clock::real().seconds() - begin;
+  if (m.fills_prefix() && end == m.prefix_rows) m.fill_prefix();
   m.chunk_begin = end;
   if (end < m.tokens) return {};
   KV_TRY(m.seal_layer());
-  m.chunk_begin = 0;
+  m.chunk_begin = m.first_row;
   ++m.layer;
   if (done()) m.sealing->finish(m.tokens);
   return {};
@@ -230,9 +302,11 @@ Status Prefill::step() {
 bool Prefill::done() const { return impl_->layer == impl_->layer_count(); }
 
 double Prefill::progress() const {
-  const double within = static_cast<double>(impl_->chunk_begin) / impl_->tokens;
+  const double within = static_cast<double>(impl_->chunk_begin - impl_->first_row) / (impl_->tokens - impl_->first_row);
   return (impl_->layer + within) / impl_->layer_count();
 }
+
+int Prefill::rows_taken() const { return impl_->first_row; }
 
 double Prefill::seal_seconds(int cache) const { return impl_->sealing->seconds(cache); }
 

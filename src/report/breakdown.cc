@@ -7,6 +7,8 @@
 #include <set>
 #include <tuple>
 
+#include "results/documents.h"
+
 namespace kvartet {
 namespace {
 
@@ -19,13 +21,16 @@ std::optional<int> bin_of(const std::string& depths_json) {
 }
 
 struct BinPool {
-  std::vector<double> scores, score_differences;
-  std::vector<double> likelihoods, likelihood_differences;
+  std::vector<double> scores;
+  PairedDifferences score_differences;
+  std::vector<double> likelihoods;
+  PairedDifferences likelihood_differences;
 };
 
 }  // namespace
 
 std::vector<DepthRow> depth_rows(const StoredResults& results, const std::string& full_spec) {
+  const DocumentNumbers documents(results);
   std::map<std::string, std::string> metric_of;
   for (const StoredTask& t : results.tasks) metric_of[t.task] = t.metric;
   std::map<SampleKey, int> bins;
@@ -52,10 +57,11 @@ std::vector<DepthRow> depth_rows(const StoredResults& results, const std::string
     const auto it = full.find(o.key);
     const Outcome* reference = it == full.end() ? nullptr : it->second;
     if (o.score) into.scores.push_back(*o.score);
-    if (o.score && reference != nullptr && reference->score) into.score_differences.push_back(*o.score - *reference->score);
+    if (o.score && reference != nullptr && reference->score)
+      into.score_differences.add(*o.score - *reference->score, documents.of(o.key));
     if (o.gold_log_likelihood) into.likelihoods.push_back(*o.gold_log_likelihood);
     if (o.gold_log_likelihood && reference != nullptr && reference->gold_log_likelihood) {
-      into.likelihood_differences.push_back(*o.gold_log_likelihood - *reference->gold_log_likelihood);
+      into.likelihood_differences.add(*o.gold_log_likelihood - *reference->gold_log_likelihood, documents.of(o.key));
     }
   }
   // All tables of one task stand together, by context.

@@ -33,7 +33,7 @@ bool is_few_shot(const std::string& task) {
 }
 
 // The mean with its Student interval, whatever the number of samples.
-PairedInterval mean_interval(const std::vector<double>& values) { return paired_interval(values, ScoreKind::kMeasurement); }
+PairedInterval mean_interval(const PairedDifferences& values) { return paired_interval(values, ScoreKind::kMeasurement); }
 
 ClaimRow kivi4_is_the_most_stable(const Case& c) {
   const std::string claim = "KIVI-4 is the most stable method.";
@@ -50,11 +50,11 @@ ClaimRow kivi4_is_the_most_stable(const Case& c) {
   std::vector<Part> parts;
   for (const std::string& method : c.present()) {
     if (method == "KIVI-4") continue;
-    std::vector<double> more;
+    PairedDifferences more;
     for (const OutcomePair& p : c.evidence.pairs(c.spec(method), kFull)) {
       const auto x = likelihood_difference(p);
       const auto base = stable.find(p.mine->key);
-      if (x && base != stable.end()) more.push_back(std::abs(*x) - base->second);
+      if (x && base != stable.end()) more.add(std::abs(*x) - base->second, c.evidence.document(*p.mine));
     }
     Part part{fmt::format("change under {} minus change under KIVI-4, nats per token", method), mean_interval(more)};
     part.result = judge_above(part.interval, 0);
@@ -92,7 +92,7 @@ ClaimRow evictor_is_above_full(const Case& c, const std::string& method) {
 // What the paper's methods lose on one kind of work, per sample, as shares of full's mean score there.
 struct KindLoss {
   double full_mean = 0;
-  std::vector<double> losses;
+  PairedDifferences losses;
 };
 
 KindLoss loss_of(const Case& c, Workload kind) {
@@ -106,28 +106,35 @@ KindLoss loss_of(const Case& c, Workload kind) {
   if (count == 0) return out;
   out.full_mean /= count;
   if (out.full_mean < kLowestUsefulScore) return out;
-  std::map<SampleKey, std::pair<double, int>> sums;
+  struct Sum {
+    double loss = 0;
+    int methods = 0;
+    int document = 0;
+  };
+  std::map<SampleKey, Sum> sums;
   for (const std::string& method : c.present()) {
     for (const OutcomePair& p : c.evidence.pairs(c.spec(method), kFull)) {
       const auto x = score_difference(p);
       if (c.evidence.workload(*p.mine) != kind || !x) continue;
-      auto& [sum, n] = sums[p.mine->key];
-      sum -= *x;
-      ++n;
+      Sum& sum = sums[p.mine->key];
+      sum.loss -= *x;
+      ++sum.methods;
+      sum.document = c.evidence.document(*p.mine);
     }
   }
-  for (const auto& [key, s] : sums) out.losses.push_back(s.first / s.second / out.full_mean);
+  for (const auto& [key, s] : sums) out.losses.add(s.loss / s.methods / out.full_mean, s.document);
   return out;
 }
 
 // The difference of two unpaired means; the interval is Welch's with the degrees of freedom of the smaller sample, which is
 // wider.
-PairedInterval unpaired(const std::vector<double>& a, const std::vector<double>& b) {
-  PairedInterval out;
-  out.n = static_cast<int>(std::min(a.size(), b.size()));
-  if (out.n < 2) return out;
+PairedInterval unpaired(const PairedDifferences& a, const PairedDifferences& b) {
   const PairedInterval ia = mean_interval(a);
   const PairedInterval ib = mean_interval(b);
+  PairedInterval out;
+  out.n = std::min(ia.n, ib.n);
+  out.documents = std::min(ia.documents, ib.documents);
+  if (!ia.measurable || !ib.measurable) return out;
   const auto half = [](const PairedInterval& i) { return (i.high - i.low) / 2; };
   // Half-widths are t times the standard error, so their root of squares with the larger t is on the safe side.
   const double width = std::hypot(half(ia), half(ib));
@@ -147,14 +154,14 @@ ClaimRow summaries_suffer_most(const Case& c) {
       "left out.";
   if (c.present().size() < 3) return not_measurable(claim, rule, "These results hold fewer than three of the paper's methods.");
   const KindLoss summaries = loss_of(c, Workload::kSummaries);
-  if (summaries.losses.empty())
+  if (summaries.losses.values.empty())
     return not_measurable(
         claim, rule,
         summaries.full_mean > 0 ? "The full cache itself scores below 5 on summaries." : "These results hold no summaries.");
   std::vector<Part> parts;
   for (const Workload kind : {Workload::kQuestions, Workload::kClasses, Workload::kCode}) {
     const KindLoss other = loss_of(c, kind);
-    if (other.losses.empty()) continue;
+    if (other.losses.values.empty()) continue;
     Part part{fmt::format("loss on summaries minus loss on {}, % of full's score", workload_name(kind)),
               unpaired(summaries.losses, other.losses)};
     part.scale = 100;

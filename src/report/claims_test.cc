@@ -448,7 +448,9 @@ TEST(Claims, KeysOfASpec) {
 }
 
 TEST(Claims, JudgesReadIntervals) {
-  const auto interval = [](double low, double high, int n = 10) { return PairedInterval{n, (low + high) / 2, low, high, true}; };
+  const auto interval = [](double low, double high, int n = 10) {
+    return PairedInterval{n, n, (low + high) / 2, low, high, true};
+  };
   EXPECT_EQ(judge_above(interval(0.1, 0.2), 0.05), kYes);
   EXPECT_EQ(judge_above(interval(-0.2, -0.1), 0.05), kNo);
   EXPECT_EQ(judge_above(interval(-0.04, 0.04), 0.05), kNo);

@@ -37,6 +37,11 @@ ClaimRow row_of(std::string claim, std::string rule, const Part& part) {
   return row;
 }
 
+std::string pairs_text(const PairedInterval& interval) {
+  if (interval.documents == interval.n) return fmt::format("{} pairs", interval.n);
+  return fmt::format("{} pairs about {} documents", interval.n, interval.documents);
+}
+
 std::string mean_text(const Part& part) {
   const double x = shown(part, part.interval.mean);
   return part.is_log_ratio ? fmt::format("factor {:.3f}", x) : signed_text(x, part.decimals);
@@ -70,7 +75,7 @@ QuestionPosition claimed_position(const StoredResults& results) {
   return seen ? QuestionPosition::kSeen : QuestionPosition::kUnseen;
 }
 
-Evidence::Evidence(const StoredResults& results) : results_(results) {
+Evidence::Evidence(const StoredResults& results) : results_(results), documents_(results) {
   const QuestionPosition position = claimed_position(results);
   for (const StoredTask& task : results.tasks) metric_of_[task.task] = task.metric;
   for (const SampleRecord& sample : results.samples) prompt_tokens_[sample.key] = sample.prompt_tokens;
@@ -104,9 +109,9 @@ std::vector<OutcomePair> Evidence::pairs(const std::string& mine, const std::str
 
 PairedInterval Evidence::interval(const std::string& mine, const std::string& other, const PairValue& value, ScoreKind kind,
                                   const PairFilter& keep) const {
-  std::vector<double> differences;
+  PairedDifferences differences;
   for (const OutcomePair& pair : pairs(mine, other, keep)) {
-    if (const std::optional<double> x = value(pair)) differences.push_back(*x);
+    if (const std::optional<double> x = value(pair)) differences.add(*x, document(*pair.mine));
   }
   return paired_interval(differences, kind);
 }
@@ -125,7 +130,7 @@ bool Evidence::shared(const std::string& mine, const std::string& other) const {
   return std::ranges::any_of(pairs(mine, other), [](const OutcomePair& p) { return p.mine->shared || p.other->shared; });
 }
 
-bool is_enough(const PairedInterval& interval) { return interval.measurable && interval.n >= kMinimumPairs; }
+bool is_enough(const PairedInterval& interval) { return interval.measurable && interval.documents >= kMinimumPairs; }
 
 ClaimResult judge_above(const PairedInterval& interval, double margin) {
   if (!is_enough(interval)) return ClaimResult::kNotMeasurable;
@@ -164,11 +169,11 @@ ClaimRow decide_all(std::string claim, std::string rule, const std::vector<Part>
   if (deciding == parts.end()) deciding = std::ranges::min_element(parts, {}, room);
   ClaimRow row = row_of(std::move(claim), std::move(rule), *deciding);
   if (deciding->result == ClaimResult::kNotMeasurable) {
-    row.reason = deciding->interval.n < kMinimumPairs
-                     ? fmt::format("{} pairs are too few.", deciding->interval.n)
-                     : fmt::format("{} on average, and {} pairs do not decide it.", mean_text(*deciding), deciding->interval.n);
+    row.reason = deciding->interval.documents < kMinimumPairs ? fmt::format("{} are too few.", pairs_text(deciding->interval))
+                                                              : fmt::format("{} on average, and {} do not decide it.",
+                                                                            mean_text(*deciding), pairs_text(deciding->interval));
   } else {
-    row.reason = fmt::format("{} on average over {} pairs.", mean_text(*deciding), deciding->interval.n);
+    row.reason = fmt::format("{} on average over {}.", mean_text(*deciding), pairs_text(deciding->interval));
   }
   if (parts.size() > 1 && deciding->result == ClaimResult::kReproduced)
     row.reason += fmt::format(" This is the closest of {} comparisons, and all hold.", parts.size());

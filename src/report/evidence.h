@@ -10,6 +10,7 @@
 
 #include "report/claims.h"
 #include "report/names.h"
+#include "results/documents.h"
 #include "results/paired.h"
 #include "results/records.h"
 
@@ -46,6 +47,7 @@ class Evidence {
 
   Workload workload(const Outcome& outcome) const;
   int prompt_tokens(const Outcome& outcome) const;
+  int document(const Outcome& outcome) const { return documents_.of(outcome.key); }  // a number, equal for the same document
   // Were the times of one of the two taken in steps shared with other caches?
   bool shared(const std::string& mine, const std::string& other) const;
 
@@ -54,11 +56,12 @@ class Evidence {
   std::map<std::string, std::map<SampleKey, const Outcome*>> by_spec_;
   std::map<std::string, std::string> metric_of_;
   std::map<SampleKey, int> prompt_tokens_;
+  DocumentNumbers documents_;
 };
 
 // ---- reading an interval
 
-bool is_enough(const PairedInterval& interval);  // an interval, of at least kMinimumPairs pairs
+bool is_enough(const PairedInterval& interval);  // an interval, of pairs about at least kMinimumPairs documents
 
 // Greater than 0: the interval lies above it. Refuted when it lies below, or within +-margin.
 ClaimResult judge_above(const PairedInterval& interval, double margin);

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "core/counted.h"
+#include "results/documents.h"
 
 namespace kvartet {
 namespace {
@@ -15,24 +16,27 @@ constexpr const char* kReferenceSpec = "full";
 constexpr double kSmaller = 1.05;  // a ratio from which a cache is called smaller than f16
 
 struct Pool {
-  std::vector<double> scores, score_differences;
-  std::vector<double> likelihoods, likelihood_differences;
+  std::vector<double> scores;
+  PairedDifferences score_differences;
+  std::vector<double> likelihoods;
+  PairedDifferences likelihood_differences;
   int pairs = 0;
 };
 
 using Reference = std::map<SampleKey, const Outcome*>;
 
-Pool pool_of(const std::vector<const Outcome*>& outcomes, const Reference& full) {
+Pool pool_of(const std::vector<const Outcome*>& outcomes, const Reference& full, const DocumentNumbers& documents) {
   Pool pool;
   for (const Outcome* o : outcomes) {
     const auto it = full.find(o->key);
     const Outcome* reference = it == full.end() ? nullptr : it->second;
     pool.pairs += reference != nullptr ? 1 : 0;
     if (o->score) pool.scores.push_back(*o->score);
-    if (o->score && reference != nullptr && reference->score) pool.score_differences.push_back(*o->score - *reference->score);
+    if (o->score && reference != nullptr && reference->score)
+      pool.score_differences.add(*o->score - *reference->score, documents.of(o->key));
     if (o->gold_log_likelihood) pool.likelihoods.push_back(*o->gold_log_likelihood);
     if (o->gold_log_likelihood && reference != nullptr && reference->gold_log_likelihood) {
-      pool.likelihood_differences.push_back(*o->gold_log_likelihood - *reference->gold_log_likelihood);
+      pool.likelihood_differences.add(*o->gold_log_likelihood - *reference->gold_log_likelihood, documents.of(o->key));
     }
   }
   return pool;
@@ -203,6 +207,7 @@ std::vector<WorkloadFinding> find_answers(const StoredResults& results, std::spa
   std::map<std::string, std::string> metric_of;
   for (const StoredTask& t : results.tasks) metric_of[t.task] = t.metric;
   const std::set<SampleKey> decided = samples_decided_by_prefill(results);
+  const DocumentNumbers documents(results);
   Reference full;
   using Kind = std::pair<Workload, QuestionPosition>;
   std::map<Kind, std::map<std::string, std::vector<const Outcome*>>> done;
@@ -239,7 +244,7 @@ std::vector<WorkloadFinding> find_answers(const StoredResults& results, std::spa
       if (own.empty()) continue;
       CacheFinding cache;
       cache.spec = spec;
-      const Pool pool = pool_of(done[kind][spec], full);
+      const Pool pool = pool_of(done[kind][spec], full, documents);
       const bool compared = spec != kReferenceSpec && finding.has_reference;
       const ScoreKind counted_as =
           workload == Workload::kSummaries || workload == Workload::kCode ? ScoreKind::kMeasurement : ScoreKind::kCount;

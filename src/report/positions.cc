@@ -12,27 +12,30 @@
 
 #include "core/counted.h"
 
+#include "results/documents.h"
+
 namespace kvartet {
 namespace {
 
 struct Pool {
   int n = 0;
-  std::vector<double> score_seen, score_unseen, score_differences;
-  std::vector<double> likelihood_seen, likelihood_unseen, likelihood_differences;
+  struct Figures {
+    std::vector<double> seen, unseen;
+    PairedDifferences differences;
 
-  void add(const Outcome& seen, const Outcome& unseen) {
+    void add(const std::optional<double>& a, const std::optional<double>& b, int document) {
+      if (!a || !b) return;
+      seen.push_back(*a);
+      unseen.push_back(*b);
+      differences.add(*b - *a, document);
+    }
+  };
+  Figures score, likelihood;
+
+  void add(const Outcome& seen, const Outcome& unseen, int document) {
     ++n;
-    add_pair(seen.score, unseen.score, score_seen, score_unseen, score_differences);
-    add_pair(seen.gold_log_likelihood, unseen.gold_log_likelihood, likelihood_seen, likelihood_unseen, likelihood_differences);
-  }
-
- private:
-  static void add_pair(const std::optional<double>& a, const std::optional<double>& b, std::vector<double>& as,
-                       std::vector<double>& bs, std::vector<double>& differences) {
-    if (!a || !b) return;
-    as.push_back(*a);
-    bs.push_back(*b);
-    differences.push_back(*b - *a);
+    score.add(seen.score, unseen.score, document);
+    likelihood.add(seen.gold_log_likelihood, unseen.gold_log_likelihood, document);
   }
 };
 
@@ -70,6 +73,7 @@ std::optional<double> mean_of(const std::vector<double>& x, double scale) {
 }  // namespace
 
 std::vector<PositionRow> position_rows(const StoredResults& results) {
+  const DocumentNumbers documents(results);
   std::map<std::string, std::string> metric_of;
   for (const StoredTask& t : results.tasks) metric_of[t.task] = t.metric;
   std::map<SampleKey, std::string> hash_of;
@@ -91,7 +95,7 @@ std::vector<PositionRow> position_rows(const StoredResults& results) {
     const RowKey key = {seen.key.task, seen.key.context, seen.spec};
     Pool& pool = pools[key];
     if (pool.n == 0) order.push_back(key);
-    pool.add(seen, *it->second);
+    pool.add(seen, *it->second, documents.of(seen.key));
   }
 
   std::vector<PositionRow> out;
@@ -100,13 +104,13 @@ std::vector<PositionRow> position_rows(const StoredResults& results) {
     PositionRow row;
     std::tie(row.task, row.context, row.spec) = key;
     row.n = pool.n;
-    row.score_seen = mean_of(pool.score_seen, 100);
+    row.score_seen = mean_of(pool.score.seen, 100);
     row.score =
-        measured_from(pool.score_unseen, pool.score_differences, true, score_kind(metric_of[row.task]), 100, kScoreMargin);
-    row.likelihood_seen = mean_of(pool.likelihood_seen, 1);
+        measured_from(pool.score.unseen, pool.score.differences, true, score_kind(metric_of[row.task]), 100, kScoreMargin);
+    row.likelihood_seen = mean_of(pool.likelihood.seen, 1);
     row.likelihood =
-        measured_from(pool.likelihood_unseen, pool.likelihood_differences, true, ScoreKind::kMeasurement, 1, kLikelihoodMargin);
-    row.largest_likelihood_difference = largest_of(pool.likelihood_differences);
+        measured_from(pool.likelihood.unseen, pool.likelihood.differences, true, ScoreKind::kMeasurement, 1, kLikelihoodMargin);
+    row.largest_likelihood_difference = largest_of(pool.likelihood.differences.values);
     out.push_back(std::move(row));
   }
   return out;

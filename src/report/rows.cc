@@ -11,6 +11,7 @@
 #include "core/counted.h"
 #include "report/positions.h"
 #include "report/token_buckets.h"
+#include "results/documents.h"
 
 namespace kvartet {
 namespace {
@@ -28,10 +29,10 @@ double ratio(std::int64_t f16, std::int64_t bytes) {
 // Outcomes of one cache in one group, by sample id.
 using BySample = std::map<std::string, const Outcome*>;
 
-Measured compare(const std::vector<const Outcome*>& done, const BySample* full, ScoreKind kind, double scale, double margin,
-                 std::optional<double> (*value)(const Outcome&)) {
+Measured compare(const std::vector<const Outcome*>& done, const BySample* full, const DocumentNumbers& documents, ScoreKind kind,
+                 double scale, double margin, std::optional<double> (*value)(const Outcome&)) {
   std::vector<double> values;
-  std::vector<double> differences;
+  PairedDifferences differences;
   for (const Outcome* o : done) {
     const std::optional<double> mine = value(*o);
     if (!mine) continue;
@@ -40,9 +41,15 @@ Measured compare(const std::vector<const Outcome*>& done, const BySample* full, 
     const auto it = full->find(o->key.sample);
     if (it == full->end()) continue;
     const std::optional<double> theirs = value(*it->second);
-    if (theirs) differences.push_back(*mine - *theirs);
+    if (theirs) differences.add(*mine - *theirs, documents.of(o->key));
   }
   return measured_from(values, differences, full != nullptr, kind, scale, margin);
+}
+
+int count_documents(const std::vector<const Outcome*>& done, const DocumentNumbers& documents) {
+  std::set<int> different;
+  for (const Outcome* o : done) different.insert(documents.of(o->key));
+  return static_cast<int>(different.size());
 }
 
 int count_paired(const std::vector<const Outcome*>& done, const BySample& full) {
@@ -144,6 +151,7 @@ nlohmann::json row_json(const ReportRow& r) {
       {"question_position", question_position_name(r.position)},
       {"spec", r.spec},
       {"n", r.n},
+      {"documents", r.documents},
       {"failed", r.failed},
       {"paired", r.paired},
       {"first_error", r.first_error},
@@ -214,11 +222,30 @@ void add_prompt_caveats(const StoredResults& results, std::vector<std::string>& 
   }
 }
 
+std::vector<std::string> document_caveats(const StoredResults& results) {
+  const DocumentNumbers numbers(results);
+  std::map<Cell, std::pair<int, std::set<int>>> prompts;  // and their documents
+  for (const SampleRecord& s : results.samples) {
+    auto& [count, documents] = prompts[s.key.cell()];
+    ++count;
+    documents.insert(numbers.of(s.key));
+  }
+  std::vector<std::string> out;
+  for (const auto& [cell, of_cell] : prompts) {
+    const auto& [count, documents] = of_cell;
+    if (static_cast<int>(documents.size()) == count) continue;
+    out.push_back(fmt::format(
+        "{}: {} prompts ask about {} documents. Answers about one document are not independent, so intervals rest on documents.",
+        cell_name(cell), count, documents.size()));
+  }
+  return out;
+}
+
 }  // namespace
 
 nlohmann::json optional_json(const std::optional<double>& x) { return x ? nlohmann::json(*x) : nlohmann::json(nullptr); }
 
-Measured measured_from(std::span<const double> values, std::span<const double> differences, bool compared, ScoreKind kind,
+Measured measured_from(std::span<const double> values, const PairedDifferences& differences, bool compared, ScoreKind kind,
                        double scale, double margin) {
   Measured out;
   out.margin = margin * scale;
@@ -247,6 +274,7 @@ std::vector<ReportRow> report_rows(const StoredResults& results, const std::stri
   std::map<SampleKey, int> prompt_tokens;
   for (const SampleRecord& s : results.samples) prompt_tokens[s.key] = s.prompt_tokens;
 
+  const DocumentNumbers documents(results);
   const std::map<std::pair<Cell, std::string>, SoloFigures> solo = solo_figures(results);
 
   const std::set<SampleKey> decided = samples_decided_by_prefill(results);
@@ -277,11 +305,13 @@ std::vector<ReportRow> report_rows(const StoredResults& results, const std::stri
       if (row.failed++ == 0) row.first_error = o->error;
     }
     row.n = static_cast<int>(done.size());
+    row.documents = count_documents(done, documents);
     const auto reference = full.find(cell);
     const BySample* pairs = spec == full_spec || reference == full.end() ? nullptr : &reference->second;
     if (pairs != nullptr) row.paired = count_paired(done, *pairs);
-    row.score = compare(done, pairs, score_kind(row.metric), 100, kScoreMargin, [](const Outcome& o) { return o.score; });
-    row.likelihood = compare(done, pairs, ScoreKind::kMeasurement, 1, kLikelihoodMargin,
+    row.score =
+        compare(done, pairs, documents, score_kind(row.metric), 100, kScoreMargin, [](const Outcome& o) { return o.score; });
+    row.likelihood = compare(done, pairs, documents, ScoreKind::kMeasurement, 1, kLikelihoodMargin,
                              [](const Outcome& o) { return o.gold_log_likelihood; });
     fill_system_figures(row, done, prompt_tokens);
     fill_answer_spreads(row, done);
@@ -307,8 +337,8 @@ std::vector<std::string> report_caveats(const StoredResults& results, std::span<
   const bool shared = std::any_of(rows.begin(), rows.end(), [](const ReportRow& r) { return shown_times(r).shared; });
   if (shared) {
     out.emplace_back(
-        "Times and rates marked * come from one prefill and one decode batch shared by all caches; to compare speed, let each "
-        "run alone "
+        "Times and rates marked * come from one prefill and one decode batch shared by all caches, and the prefill of a "
+        "document with several questions from the first of them; to compare speed, let each run alone "
         "with 'kvartet bench ... --solo 5', or use 'kvartet speed'.");
   }
   const bool few = std::any_of(rows.begin(), rows.end(),
@@ -338,6 +368,7 @@ std::vector<std::string> report_caveats(const StoredResults& results, std::span<
     out.push_back(fmt::format("{} through {}: {} of {} failed; the first: {}", cell_name(r.cell()), r.spec, r.failed,
                               counted(r.failed + r.n, "sample"), r.first_error));
   }
+  for (std::string& caveat : document_caveats(results)) out.push_back(std::move(caveat));
   add_prompt_caveats(results, out);
   return out;
 }

@@ -28,7 +28,7 @@ struct Measured {
 
 // From the values and from the differences of the pairs, both in [0, 1] for scores. `compared`: there is a `full` to
 // compare with, and this is not it.
-Measured measured_from(std::span<const double> values, std::span<const double> differences, bool compared, ScoreKind kind,
+Measured measured_from(std::span<const double> values, const PairedDifferences& differences, bool compared, ScoreKind kind,
                        double scale, double margin);
 
 // min, quartiles and max of the generated tokens.
@@ -46,9 +46,10 @@ struct ReportRow {
   int context = 0;
   QuestionPosition position = QuestionPosition::kSeen;
   std::string spec;
-  int n = 0;       // samples completed
-  int failed = 0;  // samples that ended in an error: counted, never left out silently
-  int paired = 0;  // samples that both this cache and `full` completed
+  int n = 0;          // samples completed
+  int documents = 0;  // that they are about: fewer where several questions share one, and what intervals rest on
+  int failed = 0;     // samples that ended in an error: counted, never left out silently
+  int paired = 0;     // samples that both this cache and `full` completed
   std::string first_error;
 
   Measured score;
@@ -61,7 +62,7 @@ struct ReportRow {
   double prefill_s = 0;
   double compress_s = 0;
   std::optional<double> decode_tokens_per_s;  // absent: no sample had two tokens
-  bool shared = false;                        // timed together with other caches, not alone
+  bool shared = false;                        // timed together with other caches, or other questions, not alone
   double compression_ratio = 0;               // f16 / allocated, end of prefill
   double fast_ratio = 0;                      // f16 / allocated in the fast tier
   double end_compression_ratio = 0;           // the same after the last token

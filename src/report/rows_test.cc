@@ -67,6 +67,7 @@ TEST(ReportRows, MeansIntervalsAndRatiosByHand) {
 
   const ReportRow& snap = rows[1];
   EXPECT_EQ(snap.paired, 10);
+  EXPECT_EQ(snap.documents, 10);
   EXPECT_NEAR(*snap.score.mean, 30, 1e-9);
   EXPECT_NEAR(*snap.score.difference, -70, 1e-9);
   // center -7/12, variance 8/12 - (7/12)^2 = 0.326389, half 1.959964 * sqrt(0.326389/12) = 0.323238
@@ -81,6 +82,25 @@ TEST(ReportRows, MeansIntervalsAndRatiosByHand) {
   EXPECT_DOUBLE_EQ(snap.fast_ratio, 8);
   EXPECT_DOUBLE_EQ(snap.end_compression_ratio, 2);
   EXPECT_DOUBLE_EQ(snap.acted, 1);
+}
+
+// docs/decisions/0012: questions about one document are no independent samples. Four documents of two questions, two of one;
+// their pseudo-values are -0.5 +- 0.125 (four) and +- 0.0555556 (two): the variance of the mean is 0.0686728 / 5 / 6.
+TEST(ReportRows, IntervalsRestOnDocuments) {
+  StoredResults results = results_of(10);
+  const std::string documents = "ABABCDCDEF";
+  for (std::size_t i = 0; i < 10; ++i) results.samples[i].document = documents[i];
+  const std::vector<ReportRow> rows = report_rows(results);
+  const ReportRow& snap = rows[1];
+  EXPECT_EQ(snap.n, 10);
+  EXPECT_EQ(snap.documents, 6);
+  EXPECT_NEAR(*snap.likelihood.difference, -0.5, 1e-9);
+  EXPECT_NEAR(*snap.likelihood.high, -0.5 + 2.570582 * 0.0478445, 1e-5);
+  EXPECT_NEAR(*snap.likelihood.low, -0.5 - 2.570582 * 0.0478445, 1e-5);
+  EXPECT_EQ(report_json(results, rows)["rows"][1]["documents"], 6);
+  EXPECT_NE(text_table(results, rows).find("10 prompts ask about 6 documents"), std::string::npos);
+  for (std::size_t i = 0; i < 10; ++i) results.samples[i].document = "XYZ"[i / 4];  // three: too few
+  EXPECT_EQ(report_rows(results)[1].likelihood.verdict, Verdict::kNotMeasurable);
 }
 
 TEST(ReportRows, FailuresAreCountedAndPairsAreTheIntersection) {

@@ -31,14 +31,42 @@ struct Seen {
 
 using CellKey = std::pair<Cell, std::string>;  // and the cache
 
+// Losses of one figure by document, whose questions are not independent: a document counts once, with the mean of its own.
+class DocumentLosses {
+ public:
+  void add(const std::string& document, double loss) {
+    const auto [it, fresh] = place_.try_emplace(document, sums_.size());
+    if (fresh) sums_.emplace_back();
+    auto& [sum, count] = sums_[it->second];
+    sum += loss;
+    ++count;
+  }
+  Moments moments() const {
+    Moments out;
+    for (const auto& [sum, count] : sums_) out.add(sum / count);
+    return out;
+  }
+
+ private:
+  std::map<std::string, std::size_t> place_;
+  std::vector<std::pair<double, int>> sums_;
+};
+
 struct Tally {
-  EvidenceCell cell;
+  DocumentLosses nats;
+  DocumentLosses score;
   double prompt_tokens = 0;  // sum over the samples
   int samples = 0;
 };
 
+// What the table of samples knows.
+struct SampleFacts {
+  int prompt_tokens = 0;
+  std::string document;  // one of its own where it is not known
+};
+
 // Pairs one sample's caches with its `full`; a sample without `full` says nothing about losses.
-void tally_sample(const Cell& cell, int prompt_tokens, const std::vector<Seen>& seen, std::map<CellKey, Tally>* tallies) {
+void tally_sample(const Cell& cell, const SampleFacts& facts, const std::vector<Seen>& seen, std::map<CellKey, Tally>* tallies) {
   const Seen* full = nullptr;
   for (const Seen& s : seen)
     if (s.spec == "full") full = &s;
@@ -46,10 +74,10 @@ void tally_sample(const Cell& cell, int prompt_tokens, const std::vector<Seen>& 
   for (const Seen& s : seen) {
     if (&s == full) continue;
     Tally& tally = (*tallies)[{cell, s.spec}];
-    tally.prompt_tokens += prompt_tokens;
+    tally.prompt_tokens += facts.prompt_tokens;
     ++tally.samples;
-    if (s.nats && full->nats) tally.cell.nats.add(*full->nats - *s.nats);
-    if (s.score && full->score) tally.cell.score.add(*full->score - *s.score);
+    if (s.nats && full->nats) tally.nats.add(facts.document, *full->nats - *s.nats);
+    if (s.score && full->score) tally.score.add(facts.document, *full->score - *s.score);
   }
 }
 
@@ -113,12 +141,14 @@ Result<std::vector<EvidenceCell>> Store::evidence() {
                                "SELECT task, context, sample, {0} AS position, spec, gold_log_likelihood, score FROM outcomes "
                                "WHERE error = '' ORDER BY task, context, position, sample, spec",
                                position)));
-  // The same prompt and answer for both positions of the question.
-  KV_ASSIGN(Statement record_of,
-            database_.prepare("SELECT prompt_tokens, gold_tokens FROM samples WHERE task = ? AND context = ? AND sample = ?"));
+  // The same prompt, answer and document for both positions of the question.
+  KV_ASSIGN(Statement known,
+            database_.prepare(fmt::format("SELECT prompt_tokens, gold_tokens, {} FROM samples WHERE task = ? AND "
+                                          "context = ? AND sample = ?",
+                                          format_ < 4 ? "''" : "document")));
   std::map<CellKey, Tally> tallies;
   SampleKey sample;
-  int prompt_tokens = 0;
+  SampleFacts facts;
   bool decided = false;  // this sample's answer, by the prefill
   std::vector<Seen> seen;
   for (;;) {
@@ -126,17 +156,19 @@ Result<std::vector<EvidenceCell>> Store::evidence() {
     if (!more) break;
     SampleKey next = read_key(row);
     if (next != sample) {
-      tally_sample(sample.cell(), prompt_tokens, seen, &tallies);
+      tally_sample(sample.cell(), facts, seen, &tallies);
       seen.clear();
       sample = std::move(next);
-      record_of.reset();
-      KV_ASSIGN(const bool known, record_of.bind(sample.task).bind(sample.context).bind(sample.sample).step());
+      known.reset();
+      KV_ASSIGN(const bool found, known.bind(sample.task).bind(sample.context).bind(sample.sample).step());
       SampleRecord record;
       record.key = sample;
-      record.prompt_tokens = known ? static_cast<int>(record_of.integer()) : sample.context;
-      record.gold_tokens = known ? static_cast<int>(record_of.integer()) : 0;
-      prompt_tokens = record.prompt_tokens;
+      record.prompt_tokens = found ? static_cast<int>(known.integer()) : sample.context;
+      record.gold_tokens = found ? static_cast<int>(known.integer()) : 0;
       decided = record.decided_by_prefill();
+      facts.prompt_tokens = record.prompt_tokens;
+      facts.document = found ? known.text() : "";
+      if (facts.document.empty()) facts.document = "of sample " + sample.sample;  // no hash looks like that
     }
     Seen one;
     one.spec = row.text();
@@ -151,11 +183,13 @@ Result<std::vector<EvidenceCell>> Store::evidence() {
     }
     if (!decided) seen.push_back(std::move(one));
   }
-  tally_sample(sample.cell(), prompt_tokens, seen, &tallies);
+  tally_sample(sample.cell(), facts, seen, &tallies);
 
   std::vector<EvidenceCell> cells;
   for (auto& [key, tally] : tallies) {
-    EvidenceCell cell = tally.cell;
+    EvidenceCell cell;
+    cell.nats = tally.nats.moments();
+    cell.score = tally.score.moments();
     if (!runs.empty()) {
       cell.model_hash = runs.front().identity.model_hash;
       cell.model_name = runs.front().identity.model_name;

@@ -30,8 +30,9 @@ struct EvidenceCell {
   int context = 0;
   std::string spec;       // canonical, never "full"
   int prompt_tokens = 0;  // mean
-  Moments nats;           // full - cache: nats per token of the reference answer that the cache loses
-  Moments score;          // full - cache, of scores in [0, 1]
+  // Over documents; one with several questions counts once, with their mean.
+  Moments nats;   // full - cache: nats per token of the reference answer that the cache loses
+  Moments score;  // full - cache, of scores in [0, 1]
   bool operator==(const EvidenceCell&) const = default;
 };
 

@@ -82,9 +82,10 @@ Status Merger::add_sample(const std::string& folder, SampleRecord sample) {
                     it->second.second, folder, sample.key.sample, sample.key.task, sample.key.context, known.prompt_hash,
                     sample.prompt_hash));
   }
-  // A folder of format 1 knows less about the same sample.
+  // A folder of an older format knows less about the same sample.
   if (known.question.empty()) known.question = std::move(sample.question);
   if (known.depths_json.empty()) known.depths_json = std::move(sample.depths_json);
+  if (known.document.empty()) known.document = std::move(sample.document);
   return {};
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
 
 #include "core/check.h"
 
@@ -11,24 +12,29 @@ namespace {
 
 constexpr double kNormal975 = 1.959963984540054;
 
-PairedInterval t_interval(std::span<const double> d, PairedInterval out) {
-  if (d.size() < 2) return out;
+// What an interval is computed from: a figure for each document, whose mean is `mean`.
+struct Units {
+  std::vector<double> values;
+  double mean = 0;
+};
+
+void set_t_interval(const Units& units, PairedInterval& out) {
+  if (units.values.size() < 2) return;
   double squares = 0;
-  for (double x : d) squares += (x - out.mean) * (x - out.mean);
-  const double n = static_cast<double>(d.size());
-  const double half = student_t_975(out.n - 1) * std::sqrt(squares / (n - 1) / n);
+  for (double x : units.values) squares += (x - units.mean) * (x - units.mean);
+  const double n = static_cast<double>(units.values.size());
+  const double half = student_t_975(out.documents - 1) * std::sqrt(squares / (n - 1) / n);
   out.low = out.mean - half;
   out.high = out.mean + half;
   out.measurable = true;
-  return out;
 }
 
-PairedInterval count_interval(std::span<const double> d, PairedInterval out) {
-  if (d.empty()) return out;
-  const double n = static_cast<double>(d.size()) + 2;
+void set_count_interval(const Units& units, PairedInterval& out) {
+  if (units.values.empty()) return;
+  const double n = static_cast<double>(units.values.size()) + 2;
   double sum = 0;
   double squares = 1;  // half a pair at +1 and half at -1
-  for (double x : d) {
+  for (double x : units.values) {
     sum += x;
     squares += x * x;
   }
@@ -37,6 +43,54 @@ PairedInterval count_interval(std::span<const double> d, PairedInterval out) {
   out.low = std::max(-1.0, center - half);
   out.high = std::min(1.0, center + half);
   out.measurable = true;
+}
+
+double mean_of(std::span<const double> values) {
+  double mean = 0;
+  for (double x : values) mean += x / static_cast<double>(values.size());
+  return mean;
+}
+
+struct Document {
+  double sum = 0;
+  double pairs = 0;
+};
+
+// In the order of their first pairs.
+std::vector<Document> documents_of(const PairedDifferences& differences) {
+  KV_CHECK(differences.values.size() == differences.documents.size());
+  std::vector<Document> out;
+  std::map<int, std::size_t> place;
+  for (std::size_t i = 0; i < differences.values.size(); ++i) {
+    const auto [it, fresh] = place.try_emplace(differences.documents[i], out.size());
+    if (fresh) out.emplace_back();
+    out[it->second].sum += differences.values[i];
+    out[it->second].pairs += 1;
+  }
+  return out;
+}
+
+// One document alone says nothing about others: its pseudo-value is the mean.
+std::vector<double> pseudo_values(const std::vector<Document>& documents, double mean, std::size_t pairs) {
+  std::vector<double> out;
+  for (const Document& d : documents) {
+    const double others = static_cast<double>(pairs) - d.pairs;
+    const double weight = others > 0 ? (static_cast<double>(documents.size()) - 1) / others : 0;
+    out.push_back(mean + weight * (d.sum - d.pairs * mean));
+  }
+  return out;
+}
+
+PairedInterval interval_of(Units units, std::size_t pairs, ScoreKind kind) {
+  PairedInterval out;
+  out.n = static_cast<int>(pairs);
+  out.documents = static_cast<int>(units.values.size());
+  out.mean = units.mean;
+  if (kind == ScoreKind::kCount) {
+    set_count_interval(units, out);
+  } else {
+    set_t_interval(units, out);
+  }
   return out;
 }
 
@@ -50,10 +104,15 @@ ScoreKind score_kind(std::string_view metric) {
 }
 
 PairedInterval paired_interval(std::span<const double> differences, ScoreKind kind) {
-  PairedInterval out;
-  out.n = static_cast<int>(differences.size());
-  for (double x : differences) out.mean += x / static_cast<double>(differences.size());
-  return kind == ScoreKind::kCount ? count_interval(differences, out) : t_interval(differences, out);
+  return interval_of({{differences.begin(), differences.end()}, mean_of(differences)}, differences.size(), kind);
+}
+
+PairedInterval paired_interval(const PairedDifferences& differences, ScoreKind kind) {
+  const std::vector<Document> documents = documents_of(differences);
+  const std::size_t pairs = differences.values.size();
+  if (documents.size() == pairs) return paired_interval(std::span(differences.values), kind);
+  const double mean = mean_of(differences.values);
+  return interval_of({pseudo_values(documents, mean, pairs), mean}, pairs, kind);
 }
 
 double student_t_975(int degrees) {
@@ -70,7 +129,7 @@ double student_t_975(int degrees) {
 }
 
 Verdict verdict_of(const PairedInterval& interval, double margin) {
-  if (!interval.measurable || interval.n < kMinimumPairs) return Verdict::kNotMeasurable;
+  if (!interval.measurable || interval.documents < kMinimumPairs) return Verdict::kNotMeasurable;
   if (interval.low >= -margin && interval.high <= margin) return Verdict::kSame;
   if (interval.low > 0) return Verdict::kBetter;
   if (interval.high < 0) return Verdict::kWorse;

@@ -26,12 +26,33 @@ ScoreKind score_kind(std::string_view metric);
 
 struct PairedInterval {
   int n = 0;
-  double mean = 0;  // of the differences
-  double low = 0;   // 95 %
+  int documents = 0;  // that the pairs are about: what an interval rests on
+  double mean = 0;    // of the differences
+  double low = 0;     // 95 %
   double high = 0;
-  bool measurable = false;  // false: too few pairs for any interval (kMeasurement: 2, kCount: 1)
+  bool measurable = false;  // false: too few documents for any interval (kMeasurement: 2, kCount: 1)
 };
 
+// Differences of pairs, and the document that each pair is about (any numbers: equal ones are the same document).
+struct PairedDifferences {
+  std::vector<double> values;
+  std::vector<int> documents;
+
+  void add(double difference, int document) {
+    values.push_back(difference);
+    documents.push_back(document);
+  }
+};
+
+// Several questions about one document are not independent, so documents are the units: each enters by its jackknife
+// pseudo-value m + (G - 1) (S - n m) / (N - n) (m mean of all N differences, S sum of this document's n, G documents), which for
+// documents of equally many questions is the mean of its own. Over them the interval is as above, with G for the number of
+// pairs. For measurements this is the jackknife cluster-robust variance with G - 1 degrees of freedom, which holds for few and
+// unequal clusters (MacKinnon, Nielsen and Webb 2023, "Cluster-robust inference: A guide to empirical practice"). With one pair
+// for each document the differences themselves are the units.
+PairedInterval paired_interval(const PairedDifferences& differences, ScoreKind kind);
+
+// Every pair is about a document of its own.
 PairedInterval paired_interval(std::span<const double> differences, ScoreKind kind);
 
 // The 0.975 quantile of Student's t with `degrees` >= 1 degrees of freedom.
@@ -40,8 +61,8 @@ double student_t_975(int degrees);
 enum class Verdict : std::uint8_t { kSame, kBetter, kWorse, kNotMeasurable, kNone };
 
 // kSame: the whole interval lies within +-margin (equivalence, not absence of proof). Otherwise kBetter or kWorse when
-// it excludes 0. Otherwise, or with fewer than kMinimumPairs pairs, n does not suffice: a handful of equal outputs has no
-// spread, and its interval would be a point.
+// it excludes 0. Otherwise, or with pairs of fewer than kMinimumPairs documents, n does not suffice: a handful of equal outputs
+// has no spread, and its interval would be a point.
 inline constexpr int kMinimumPairs = 5;
 Verdict verdict_of(const PairedInterval& interval, double margin);
 

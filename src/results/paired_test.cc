@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <vector>
 
 namespace kvartet {
@@ -57,6 +58,61 @@ TEST(Paired, LostEverythingIsWorse) {
   EXPECT_LE(i.low, i.mean);
   EXPECT_GE(i.high, i.mean);
   EXPECT_EQ(verdict_of(i, 0.05), Verdict::kWorse);
+}
+
+// docs/decisions/0012: the units are documents. Three of two questions each have the means -0.03, -0.01, -0.05: s^2 = 0.0004,
+// standard error sqrt(0.0004 / 3) = 0.0115470, Student's t with two degrees of freedom 4.302653.
+TEST(Paired, DocumentsOfEquallyManyQuestionsByHand) {
+  const PairedDifferences d = {{-0.02, 0.0, -0.04, -0.06, -0.02, -0.04}, {7, 3, 7, 5, 3, 5}};
+  const PairedInterval i = paired_interval(d, ScoreKind::kMeasurement);
+  EXPECT_EQ(i.n, 6);
+  EXPECT_EQ(i.documents, 3);
+  EXPECT_NEAR(i.mean, -0.03, 1e-12);
+  EXPECT_NEAR(i.high, -0.03 + 0.049683, 1e-6);
+  EXPECT_NEAR(i.low, -0.03 - 0.049683, 1e-6);
+  // The six differences as if they were independent would claim 0.0220.
+  EXPECT_LT(paired_interval(std::span(d.values), ScoreKind::kMeasurement).high, -0.03 + 0.0221);
+  EXPECT_EQ(verdict_of(i, 1), Verdict::kNotMeasurable) << "three documents are too few, however many questions";
+}
+
+// One, two and three questions, mean 0.1. Without each document in turn the mean is 0.06, 0.15 and 0.1, so the jackknife
+// variance is 2/3 (0.04^2 + 0.05^2 + 0) = 0.0027333; 4.302653 sqrt of it = 0.224949.
+TEST(Paired, DocumentsOfUnequallyManyQuestionsByHand) {
+  const PairedDifferences d = {{0.3, 0.0, 0.0, 0.1, 0.1, 0.1}, {1, 2, 2, 3, 3, 3}};
+  const PairedInterval i = paired_interval(d, ScoreKind::kMeasurement);
+  EXPECT_NEAR(i.mean, 0.1, 1e-12);
+  EXPECT_NEAR(i.high - i.mean, 0.224949, 1e-5);
+  EXPECT_NEAR(i.mean - i.low, 0.224949, 1e-5);
+}
+
+// Ten documents of four questions; two answers are lost in one of them: units -0.5 and nine zeros. Center -0.5/12, variance
+// 1.25/12 - (0.5/12)^2 = 0.102431, half 1.96 sqrt(0.102431/12) = 0.181081.
+TEST(Paired, CountsOfDocumentsByHand) {
+  PairedDifferences d;
+  for (int pair = 0; pair < 40; ++pair) d.add(pair == 4 || pair == 6 ? -1 : 0, pair / 4);
+  const PairedInterval i = paired_interval(d, ScoreKind::kCount);
+  EXPECT_NEAR(i.mean, -0.05, 1e-12);
+  EXPECT_NEAR(i.low, -0.5 / 12 - 0.181081, 1e-5);
+  EXPECT_NEAR(i.high, -0.5 / 12 + 0.181081, 1e-5);
+}
+
+TEST(Paired, OneQuestionForEachDocumentGivesTheBitsOfPairs) {
+  PairedDifferences d;
+  for (int i = 0; i < 23; ++i) d.add(std::sin(i), 100 - i);
+  for (const ScoreKind kind : {ScoreKind::kMeasurement, ScoreKind::kCount}) {
+    const PairedInterval by_document = paired_interval(d, kind);
+    const PairedInterval by_pair = paired_interval(std::span(d.values), kind);
+    EXPECT_EQ(by_document.mean, by_pair.mean);
+    EXPECT_EQ(by_document.low, by_pair.low);
+    EXPECT_EQ(by_document.high, by_pair.high);
+    EXPECT_EQ(by_document.documents, 23);
+  }
+}
+
+TEST(Paired, OneDocumentIsNoSample) {
+  const PairedDifferences d = {{0.1, 0.2, 0.3, 0.1, 0.2, 0.3}, {1, 1, 1, 1, 1, 1}};
+  EXPECT_FALSE(paired_interval(d, ScoreKind::kMeasurement).measurable);
+  EXPECT_EQ(verdict_of(paired_interval(d, ScoreKind::kCount), 0.05), Verdict::kNotMeasurable);
 }
 
 TEST(Paired, TooFewPairsGiveNoVerdict) {

@@ -74,6 +74,7 @@ struct SampleRecord {
   std::string classes_json;  // JSON array of strings, or "null"
   std::string question;      // what was asked, for people; cut at kQuestionBytes. Empty in stores of format 1
   std::string depths_json;   // JSON array: where in the document the facts stand, 0 first .. 1 last; "" when unknown
+  std::string document;      // hash_bytes() of the text that is asked about: several samples may have the same; "" when unknown
 
   // The first token of an answer is predicted by the exact pass over the prompt, before any cache has changed a row. A reference
   // of one token is then the same through every cache: it says nothing about them. A question asked later goes through the cache.
@@ -89,7 +90,7 @@ struct Outcome {
   std::optional<double> score;                // [0, 1]; none for tasks without free-running score
   std::optional<double> gold_log_likelihood;  // natural log, mean per gold token
   double ttft_s = 0;                          // prefill + own compression + first token
-  bool shared = false;                        // prefill and decode steps were shared with other caches
+  bool shared = false;                        // with other caches, or its prefill with other questions: not times of a run alone
   double prefill_s = 0;
   double compress_s = 0;
   double decode_tokens_per_s = 0;  // (n - 1) / (last - first); 0: fewer than two tokens

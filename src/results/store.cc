@@ -158,12 +158,13 @@ Result<std::vector<std::string>> Store::missing(const SampleKey& key, const std:
 
 Status Store::put_sample(const SampleRecord& s) {
   KV_ASSIGN(Statement insert,
-            database_.prepare("INSERT OR IGNORE INTO samples(task, context, sample, question_position, ordinal, "
+            database_.prepare("INSERT INTO samples(task, context, sample, question_position, ordinal, "
                               "prompt_hash, prompt_tokens, dropped_tokens, gold_tokens, length, answers, classes, "
-                              "question, depths) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"));
+                              "question, depths, document) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
+                              "ON CONFLICT DO UPDATE SET document = excluded.document WHERE document = ''"));
   bind_key(insert, s.key).bind(s.ordinal).bind(s.prompt_hash).bind(s.prompt_tokens);
   insert.bind(s.dropped_tokens).bind(s.gold_tokens).bind(s.length).bind(s.answers_json).bind(s.classes_json);
-  insert.bind(s.question).bind(s.depths_json);
+  insert.bind(s.question).bind(s.depths_json).bind(s.document);
   return insert.run();
 }
 
@@ -258,7 +259,7 @@ Result<std::string> Store::position_column(std::string_view table) {
 }
 
 Result<std::vector<SampleRecord>> Store::load_samples() {
-  const char* added = format_ == 1 ? "'', ''" : "question, depths";
+  const char* added = format_ == 1 ? "'', '', ''" : format_ < 4 ? "question, depths, ''" : "question, depths, document";
   KV_ASSIGN(const std::string position, position_column("s"));
   KV_ASSIGN(Statement row, database_.prepare(fmt::format(
                                "SELECT s.task, context, sample, {0} AS position, s.ordinal, prompt_hash, prompt_tokens, "
@@ -281,6 +282,7 @@ Result<std::vector<SampleRecord>> Store::load_samples() {
     s.classes_json = row.text();
     s.question = row.text();
     s.depths_json = row.text();
+    s.document = row.text();
     out.push_back(std::move(s));
     if (has_possible_depths(out.back())) continue;
     const SampleKey& key = out.back().key;

@@ -28,7 +28,7 @@ CREATE TABLE samples(
   task TEXT NOT NULL, context INTEGER NOT NULL, sample TEXT NOT NULL, question_position TEXT NOT NULL, ordinal INTEGER NOT NULL,
   prompt_hash TEXT NOT NULL, prompt_tokens INTEGER NOT NULL, dropped_tokens INTEGER NOT NULL, gold_tokens INTEGER NOT NULL,
   length INTEGER NOT NULL, answers TEXT NOT NULL, classes TEXT NOT NULL,
-  question TEXT NOT NULL, depths TEXT NOT NULL,
+  question TEXT NOT NULL, depths TEXT NOT NULL, document TEXT NOT NULL,
   PRIMARY KEY(task, context, question_position, sample)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE outcomes(
@@ -60,12 +60,15 @@ ALTER TABLE samples ADD COLUMN depths TEXT NOT NULL DEFAULT '';
 ALTER TABLE outcomes ADD COLUMN token_gaps_ms TEXT NOT NULL DEFAULT '';
 )sql";
 
+// Format 3 did not know which samples are about the same document.
+constexpr const char* kFormat3To4 = "ALTER TABLE samples ADD COLUMN document TEXT NOT NULL DEFAULT '';";
+
 // Format 2 had one position of the question for a whole file, among the parameters of its runs. {0}: that position.
 constexpr const char* kFormat2To3Rows = R"sql(
 INSERT INTO samples(task, context, sample, question_position, ordinal, prompt_hash, prompt_tokens, dropped_tokens, gold_tokens,
-                    length, answers, classes, question, depths)
+                    length, answers, classes, question, depths, document)
   SELECT task, context, sample, '{0}', ordinal, prompt_hash, prompt_tokens, dropped_tokens, gold_tokens, length, answers, classes,
-         question, depths FROM old_samples;
+         question, depths, '' FROM old_samples;
 INSERT INTO outcomes(task, context, sample, question_position, spec, run, error, prediction, score, gold_log_likelihood, ttft_s,
                      shared, prefill_s, compress_s, decode_tokens_per_s, live_bytes, allocated_bytes, fast_bytes, f16_bytes,
                      end_live_bytes, end_allocated_bytes, end_fast_bytes, end_f16_bytes, rows_kept, acted, completion_tokens,
@@ -85,6 +88,7 @@ Result<std::int64_t> single_integer(Database& database, std::string_view sql) {
 }
 
 Status renew(Database& database, std::int64_t version) {
+  if (version == 3) return database.execute(kFormat3To4);
   if (version == 1) KV_TRY(database.execute(kFormat1To2));
   KV_ASSIGN(const QuestionPosition position, position_of_old_store(database));
   KV_TRY(database.execute("ALTER TABLE samples RENAME TO old_samples; ALTER TABLE outcomes RENAME TO old_outcomes;"));

@@ -48,6 +48,7 @@ class StoreTest : public ::testing::Test {
     s.classes_json = "null";
     s.question = "Which number?";
     s.depths_json = "[0.5]";
+    s.document = "d" + std::to_string(i / 2);
     return s;
   }
   static Outcome outcome(int i, const std::string& spec, double score = 1) {
@@ -102,6 +103,7 @@ TEST_F(StoreTest, KeepsEveryField) {
   EXPECT_EQ(r.samples[0].answers_json, "[\"42\"]");
   EXPECT_EQ(r.samples[0].question, "Which number?");
   EXPECT_EQ(r.samples[0].depths_json, "[0.5]");
+  EXPECT_EQ(r.samples[0].document, "d0");
   ASSERT_EQ(r.outcomes.size(), 2U);
   const Outcome& full = r.outcomes[0];
   EXPECT_EQ(full.token_gaps_json, "[10.25,11]");
@@ -267,6 +269,45 @@ TEST_F(StoreTest, OldFormatsAreReadAsTheyAreAndRenewedWhenWritten) {
       EXPECT_EQ(parameters_text(renewed), position == QuestionPosition::kSeen ? "question=seen" : "question=seen+unseen");
     }
   }
+}
+
+// Which samples are about the same document is known from the next sample on that is run.
+TEST_F(StoreTest, Format3KnowsNoDocuments) {
+  const std::vector<Outcome> done = {outcome(0, "full"), outcome(0, "kivi", 0.5)};
+  ASSERT_TRUE(open(run()).value().finish_sample(sample(0), done).ok());
+  ASSERT_TRUE(Database::open(folder() + "/results.sqlite", Access::kReadWrite)
+                  .value()
+                  .execute("ALTER TABLE samples DROP COLUMN document; PRAGMA user_version = 3")
+                  .ok());
+  {
+    Store old = Store::open_for_reading(FileSystem::real(), folder()).value();
+    EXPECT_EQ(old.load().value().samples.at(0).document, "");
+    EXPECT_EQ(old.evidence().value().at(0).score.n, 1);
+  }
+  Store store = open(run()).value();
+  EXPECT_EQ(store.load().value().samples.at(0).document, "");
+  ASSERT_TRUE(store.finish_sample(sample(1), std::vector<Outcome>{outcome(1, "full")}).ok());
+  EXPECT_EQ(store.load().value().samples.at(0).document, "");
+  EXPECT_EQ(store.load().value().samples.at(1).document, "d0");
+  ASSERT_TRUE(store.finish_sample(sample(0), std::vector<Outcome>{outcome(0, "q8_0")}).ok());
+  EXPECT_EQ(store.load().value().samples.at(0).document, "d0");
+  EXPECT_EQ(store.load().value().samples.at(0).question, "Which number?");
+}
+
+// docs/decisions/0012: questions about one document are not independent, so it counts once.
+TEST_F(StoreTest, EvidenceCountsDocuments) {
+  Store store = open(run()).value();
+  ASSERT_TRUE(store.add_task("needle", "contains").ok());
+  for (int i = 0; i < 6; ++i) {
+    const std::vector<Outcome> done = {outcome(i, "full", 1), outcome(i, "kivi", i == 0 || i == 2 || i == 3 ? 0 : 1)};
+    ASSERT_TRUE(store.finish_sample(sample(i), done).ok());
+  }
+  const std::vector<EvidenceCell> cells = store.evidence().value();
+  ASSERT_EQ(cells.size(), 1U);
+  Moments expected;
+  for (const double loss : {0.5, 1.0, 0.0}) expected.add(loss);  // documents d0, d1, d2
+  EXPECT_EQ(cells[0].score, expected);
+  EXPECT_EQ(cells[0].nats.n, 3);
 }
 
 // The same prompt with its question seen and unseen: two samples, which resume, count and pair each by itself.
@@ -469,11 +510,11 @@ TEST_F(StoreTest, TablesThatAreNotOursAreBadInput) {
 
 TEST_F(StoreTest, AFormatOfTheFutureIsRefused) {
   ASSERT_TRUE(open(run()).ok());
-  ASSERT_TRUE(Database::open(folder() + "/results.sqlite", Access::kReadWrite).value().execute("PRAGMA user_version = 4").ok());
+  ASSERT_TRUE(Database::open(folder() + "/results.sqlite", Access::kReadWrite).value().execute("PRAGMA user_version = 5").ok());
   const Result<Store> r = Store::open_for_reading(FileSystem::real(), folder());
   ASSERT_FALSE(r.ok());
   EXPECT_EQ(r.status().code(), Code::kBadInput);
-  EXPECT_NE(r.status().message().find("format 4"), std::string::npos);
+  EXPECT_NE(r.status().message().find("format 5"), std::string::npos);
   EXPECT_EQ(open(run()).status().code(), Code::kBadInput);
 }
 

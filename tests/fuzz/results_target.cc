@@ -77,7 +77,8 @@ const std::vector<Table>& tables() {
         {"answers", R"(["42"])"},
         {"classes", "null"},
         {"question", "Which?"},
-        {"depths", "[0.5]"}}},
+        {"depths", "[0.5]"},
+        {"document", "d"}}},
       {'o',
        "outcomes",
        {{"task", "needle"},
@@ -217,7 +218,7 @@ void write_script(const std::string& path, std::string_view script) {
   KV_CHECK(sqlite3_open(path.c_str(), &database) == SQLITE_OK);
   std::string schema =
       "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; BEGIN; PRAGMA application_id = 1263944018; "
-      "PRAGMA user_version = 3;";
+      "PRAGMA user_version = 4;";
   for (const Table& table : tables()) {
     schema += "CREATE TABLE " + table.name + "(";
     for (const Column& column : table.columns) schema += column.name + ", ";

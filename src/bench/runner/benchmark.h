@@ -65,6 +65,8 @@ struct BenchmarkHooks {
   std::function<void(const BenchmarkProgress&)> progress;  // may be empty
   // Is told the samples that will be measured, before the first; its failure ends the benchmark. May be empty.
   std::function<Status(std::span<const PreparedSample* const>)> begin = {};
+  // Is told that no sample to come is about the document of the last ones: what is held of it can go. May be empty.
+  std::function<void()> end_document = {};
   const std::atomic<bool>* cancel = nullptr;  // looked at between samples; the engine looks at its own
   const Clock* clock = &Clock::real();
 };
@@ -76,6 +78,7 @@ struct BenchmarkSummary {
   bool cancelled = false;   // what was finished before is in the store
 };
 
+// All questions about a document, in both positions, run one after the other, where the first of them stands in the plan.
 // kIo: the store cannot be written; kUsage: the store holds a sample with another prompt. Failing samples are no error:
 // they are stored with their reason.
 Result<BenchmarkSummary> run_benchmark(std::span<const PlannedTask> plan, std::span<const CacheSpec> specs, Store& store,

@@ -10,6 +10,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "bench/runner/estimate.h"
 #include "bench/runner/predictions.h"
 #include "bench/score.h"
 #include "core/memory_file_system.h"
@@ -237,6 +238,123 @@ TEST_F(BenchmarkTest, LongRecordsLoseTheirMiddleAndKeepTheirQuestion) {
   EXPECT_NE(prompt.find("word399"), std::string::npos);
   EXPECT_EQ(prompt.find("word150 "), std::string::npos);
   EXPECT_FALSE(s.question.empty());
+}
+
+// The user's own file, one document and several questions: prompts that begin alike are known as such, wherever they stand.
+TEST_F(BenchmarkTest, RecordsWithTheSameContextShareIt) {
+  std::string text;
+  for (int i = 0; i < 60; ++i) text += "word" + std::to_string(i) + " ";
+  std::string lines;
+  const auto add = [&](const std::string& id, const std::string& context, const std::string& input) {
+    lines += nlohmann::json{{"_id", id}, {"context", context}, {"input", input}, {"answers", {"x"}}}.dump() + "\n";
+  };
+  add("a1", text, "Which word?");
+  add("b1", "Another text. " + text, "Which?");
+  add("a2", text, "And which word is the last one?");
+  add("c1", "Short.", "One?");
+  add("c2", "Short.", "Two?");
+  put("my.jsonl", lines);
+  BenchmarkRequest request;
+  request.tasks = {"my.jsonl"};
+  request.metric = "contains";
+  request.contexts = {1024};
+  const std::vector<PlannedTask> tasks = plan_benchmark(request, vocabulary_, shape_, files_).value();
+  const std::vector<PreparedSample>& s = tasks.at(0).samples;
+  ASSERT_EQ(s.size(), 5U);
+  EXPECT_EQ(s[0].shared_tokens, static_cast<int>(s[0].document.size()) - 2);
+  EXPECT_EQ(s[2].shared_tokens, s[0].shared_tokens);
+  EXPECT_EQ(s[1].shared_tokens, 0);
+  EXPECT_EQ(s[3].shared_tokens, 0) << "too short to be worth it";
+  EXPECT_EQ(s[3].record.document, s[4].record.document) << "but not independent";
+  EXPECT_EQ(s[0].record.document, s[2].record.document);
+  EXPECT_NE(s[0].record.document, s[1].record.document);
+
+  Store out = store();
+  std::vector<std::string> order;
+  BenchmarkHooks h = hooks();
+  h.measure = [&](const PreparedSample& sample, std::span<const CacheSpec> missing, const Engine::Progress&) {
+    order.push_back(sample.record.key.sample);
+    return measure(sample, missing);
+  };
+  h.end_document = [&] { order.emplace_back("end"); };
+  const auto caches = specs({"full"});
+  ASSERT_TRUE(run_benchmark(tasks, caches, out, h).ok());
+  EXPECT_EQ(order, (std::vector<std::string>{"a1", "a2", "end", "b1", "end", "c1", "end", "c2", "end"}));
+  const StoredResults r = out.load().value();
+  EXPECT_EQ(r.samples[0].document, r.samples[2].document);
+  EXPECT_EQ(r.samples[0].ordinal, 0);  // stored in the order of the file
+  EXPECT_EQ(r.samples[1].key.sample, "b1");
+}
+
+// Prompts that lose their middle keep more or less of the document's end: only what all have in common is shared.
+TEST_F(BenchmarkTest, CutDocumentsShareTheirFirstHalf) {
+  std::string text;
+  for (int i = 0; i < 400; ++i) text += "word" + std::to_string(i) + " ";
+  std::string lines;
+  for (const std::string& input :
+       {std::string("Which word?"), std::string("Which word is it that comes last in the text above?")})
+    lines += nlohmann::json{{"_id", input}, {"context", text}, {"input", input}, {"answers", {"x"}}}.dump() + "\n";
+  put("my.jsonl", lines);
+  BenchmarkRequest request;
+  request.tasks = {"my.jsonl"};
+  request.metric = "contains";
+  request.contexts = {1024};
+  const std::vector<PlannedTask> tasks = plan_benchmark(request, vocabulary_, shape_, files_).value();
+  const std::vector<PreparedSample>& s = tasks.at(0).samples;
+  EXPECT_NE(s[0].document, s[1].document);
+  EXPECT_EQ(s[0].record.document, s[1].record.document);
+  EXPECT_EQ(s[0].shared_tokens, s[1].shared_tokens);
+  EXPECT_GT(s[0].shared_tokens, static_cast<int>(s[0].document.size()) / 3);
+  EXPECT_TRUE(std::equal(s[0].document.begin(), s[0].document.begin() + s[0].shared_tokens, s[1].document.begin()));
+}
+
+// Seen and unseen, all questions about a document one after the other; a run that was interrupted within one goes on there.
+TEST_F(BenchmarkTest, DocumentsRunInOnePieceAndResumeWithin) {
+  BenchmarkRequest request;
+  request.tasks = {"needle:questions=2"};
+  request.contexts = {1024};
+  request.samples = 4;
+  request.question_positions = {QuestionPosition::kSeen, QuestionPosition::kUnseen};
+  const std::vector<PlannedTask> tasks = plan_benchmark(request, vocabulary_, shape_, files_).value();
+  Store out = store();
+  std::atomic<bool> cancel = false;
+  std::vector<std::string> order;
+  BenchmarkHooks h = hooks();
+  h.cancel = &cancel;
+  h.measure = [&](const PreparedSample& sample, std::span<const CacheSpec> missing, const Engine::Progress&) {
+    EXPECT_GT(sample.shared_tokens, 500);
+    order.push_back(fmt::format("{} {}", sample.record.key.sample, question_position_name(sample.record.key.position)));
+    cancel = order.size() == 2;
+    return measure(sample, missing);
+  };
+  h.end_document = [&] { order.emplace_back("end"); };
+  const auto caches = specs({"full"});
+  EXPECT_TRUE(run_benchmark(tasks, caches, out, h).value().cancelled);
+  EXPECT_EQ(order, (std::vector<std::string>{"0.0 seen", "0.1 seen"}));
+  cancel = false;
+  EXPECT_EQ(run_benchmark(tasks, caches, out, h).value().samples_run, 6);
+  EXPECT_EQ(order, (std::vector<std::string>{"0.0 seen", "0.1 seen", "0.0 unseen", "0.1 unseen", "end", "1.0 seen", "1.1 seen",
+                                             "1.0 unseen", "1.1 unseen", "end"}));
+}
+
+TEST_F(BenchmarkTest, TheEstimateCountsASharedDocumentOnce) {
+  const auto planned = [&](const char* task) {
+    BenchmarkRequest request;
+    request.tasks = {task};
+    request.contexts = {2048};
+    request.samples = 4;
+    return plan_benchmark(request, vocabulary_, shape_, files_).value();
+  };
+  const std::vector<CacheSpec> caches = {parse_spec("full").value()};
+  const RunRates prefill_only = {.prefill_tokens_per_s = 1, .decode_tokens_per_s = 1e12, .open_s = 0};
+  const RunEstimate apart = estimate_run(planned("needle"), caches, shape_, prefill_only);
+  const RunEstimate shared = estimate_run(planned("needle:questions=4"), caches, shape_, prefill_only);
+  EXPECT_EQ(apart.shared_prompts, 0);
+  EXPECT_EQ(apart.shared_bytes, 0U);
+  EXPECT_EQ(shared.shared_prompts, 3);
+  EXPECT_GT(shared.shared_bytes, 1500U * 2 * 3 * 8 * 4);
+  EXPECT_LT(shared.hours, apart.hours / 2);
+  EXPECT_GT(shared.hours, apart.hours / 4);
 }
 
 TEST_F(BenchmarkTest, BothPositionsOfTheQuestionAreTwoCellsOfTheSamePrompts) {

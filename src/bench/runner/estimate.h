@@ -23,8 +23,10 @@ struct RunEstimate {
   double hours = 0;  // every answer at its longest, no gain from decoding caches as one batch, rates as given at every length
   double solo_hours = 0;  // of them for the runs of each cache alone
   std::int64_t solo_runs = 0;
-  std::size_t cache_bytes = 0;  // of all caches together, at the end of the largest sample
-  std::size_t fast_bytes = 0;   // of them in the fast tier
+  std::size_t cache_bytes = 0;   // of all caches together, at the end of the largest sample
+  std::size_t fast_bytes = 0;    // of them in the fast tier
+  int shared_prompts = 0;        // whose beginning is computed for an earlier one: counted without it
+  std::size_t shared_bytes = 0;  // of the largest such beginning, held beside the caches
 };
 
 // `solo`: runs of each cache alone, per task and context (bench/runner/solo.h).

@@ -29,8 +29,10 @@ Bytes bytes_of(const SequenceCache& cache, const ModelShape& shape) {
 
 Result<std::vector<Sequence>> prefill(Engine& engine, const PreparedSample& sample, std::span<const CacheSpec> specs,
                                       QuestionPosition position, const Engine::Progress& progress) {
-  if (position == QuestionPosition::kSeen) return engine.prefill(sample.prompt(), specs, progress);
-  KV_ASSIGN(std::vector<Sequence> sequences, engine.prefill(sample.document, specs, progress));
+  if (position == QuestionPosition::kSeen) {
+    return engine.prefill_shared(sample.prompt(), sample.shared_tokens, specs, progress);
+  }
+  KV_ASSIGN(std::vector<Sequence> sequences, engine.prefill_shared(sample.document, sample.shared_tokens, specs, progress));
   for (Sequence& sequence : sequences) {
     const double begin = Clock::real().seconds();
     KV_TRY(engine.extend(sequence, sample.question));
@@ -81,7 +83,7 @@ Result<std::vector<Outcome>> measure_together(Engine& engine, const PreparedSamp
     Outcome& o = out[i];
     o.key = sample.record.key;
     o.spec = specs[i].canonical;
-    o.shared = specs.size() > 1 || sequence.prefill_read;
+    o.shared = specs.size() > 1 || sequence.prefill_read || sequence.prefix_taken > 0;
     o.prefill_s = sequence.prefill_s;
     o.compress_s = sequence.compress_s;
     o.ttft_s = sequence.prefill_s + sequence.compress_s;

@@ -93,6 +93,45 @@ TEST_F(MeasureTest, ACacheAloneGivesTheSameAsInCompany) {
   }
 }
 
+// docs/decisions/0012: questions about one document share its rows, in both positions; figures are those of prompts alone.
+TEST_F(MeasureTest, QuestionsAboutOneDocumentGiveTheSameAsAlone) {
+  const std::unique_ptr<Engine> sharing = open();
+  const std::unique_ptr<Engine> apart = open();
+  std::vector<PreparedSample> samples;
+  for (const char* question : {"Which word?", "And which is the last word of all?"}) {
+    Sample s;
+    s.id = question;
+    for (int i = 0; i < 100; ++i) s.document.append("w").append(std::to_string(i % 7)).append(" ");
+    s.question = question;
+    s.answers = {"w1"};
+    s.gold = "The word w1.";
+    s.max_new_tokens = 8;
+    samples.push_back(prepare_sample(sharing->vocabulary(), s, {"my", 768, s.id}, 0).value());
+  }
+  std::vector<PreparedSample> alone = samples;
+  share_documents(samples, 2);
+  ASSERT_GT(samples[0].shared_tokens, 200);
+  const auto caches = specs({"full", "snapkv:budget=64", "h2o:budget=64", "kivi:bits=2"});
+  int times_of_others = 0;
+  for (const QuestionPosition position : {QuestionPosition::kSeen, QuestionPosition::kUnseen}) {
+    for (std::size_t q = 0; q < 2; ++q) {
+      const std::vector<Outcome> got = measure_sample(*sharing, samples[q], caches, position).value();
+      const std::vector<Outcome> want = measure_sample(*apart, alone[q], caches, position).value();
+      for (std::size_t i = 0; i < caches.size(); ++i) {
+        EXPECT_EQ(got[i].gold_log_likelihood, want[i].gold_log_likelihood) << got[i].spec;
+        EXPECT_EQ(got[i].prediction, want[i].prediction) << got[i].spec;
+        EXPECT_EQ(got[i].allocated_bytes, want[i].allocated_bytes) << got[i].spec;
+        EXPECT_EQ(got[i].rows_kept, want[i].rows_kept) << got[i].spec;
+      }
+      const std::vector<Outcome> single = measure_sample(*sharing, samples[q], {caches.data(), 1}, position).value();
+      times_of_others += single[0].shared ? 1 : 0;
+    }
+  }
+  EXPECT_EQ(times_of_others, 4);  // each had its rows by then
+  EXPECT_EQ(sharing->shared_prefix_tally().taken, 7);
+  EXPECT_FALSE(measure_sample(*apart, alone[0], {caches.data(), 1}, QuestionPosition::kSeen).value()[0].shared);
+}
+
 TEST_F(MeasureTest, AnUnseenQuestionComesAfterSealing) {
   const std::unique_ptr<Engine> engine = open();
   const PreparedSample s = sample(*engine);

@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "core/utf8.h"
 #include "engine/prompt.h"
+#include "model/shared_prefix.h"
 #include "results/fingerprint.h"
 
 namespace kvartet {
@@ -69,6 +71,24 @@ std::vector<Token> PreparedSample::prompt() const {
   return out;
 }
 
+// A document that is prefilled alone needs rows behind the shared ones, too; so that both positions share the same rows, all
+// prompts leave them out.
+void share_documents(std::span<PreparedSample> samples, std::size_t positions) {
+  std::map<std::string, std::vector<PreparedSample*>> by_document;
+  for (PreparedSample& sample : samples) by_document[sample.record.document].push_back(&sample);
+  for (auto& [document, group] : by_document) {
+    if (group.size() * positions < 2) continue;
+    const std::vector<Token>& first = group.front()->document;
+    int shared = prefix_tokens(static_cast<int>(first.size()), static_cast<int>(first.size()));
+    for (const PreparedSample* sample : group) {
+      const auto differ = std::ranges::mismatch(first, sample->document);
+      shared = prefix_tokens(static_cast<int>(sample->document.size()),
+                             std::min(shared, static_cast<int>(differ.in1 - first.begin())));
+    }
+    for (PreparedSample* sample : group) sample->shared_tokens = shared;
+  }
+}
+
 PromptForm prompt_form(const Vocabulary& vocabulary, const Sample& sample) {
   return sample.chat_template && !vocabulary.chat_family().empty() ? PromptForm::kChat : PromptForm::kRaw;
 }
@@ -109,6 +129,7 @@ Result<PreparedSample> prepare_sample(const Vocabulary& vocabulary, Sample sampl
           ? "null"
           : nlohmann::json(sample.all_classes).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   out.record.question = shown_question(sample.question);
+  out.record.document = hash_bytes(sample.document.empty() ? sample.prompt() : sample.document);
   if (!sample.gold_spans.empty()) out.record.depths_json = nlohmann::json(sample.gold_depths()).dump();
   out.sample = std::move(sample);
   out.sample.before.clear();

@@ -19,7 +19,10 @@ struct PreparedSample {
   std::vector<Token> document;
   std::vector<Token> question;
   std::vector<Token> gold;  // tokens whose likelihood is measured; may be empty
-  Sample sample;            // its long texts are dropped
+  // So many first tokens of `document` are those of other prompts of the plan as well: they are computed once for all
+  // (docs/decisions/0012-shared-documents.md). 0: none, or too few.
+  int shared_tokens = 0;
+  Sample sample;  // its long texts are dropped
 
   std::vector<Token> prompt() const;
 };
@@ -28,6 +31,10 @@ struct PreparedSample {
 // `context` tokens; the answer's room is the larger of max_new_tokens and the gold tokens.
 // kBadInput: invalid UTF-8 or an empty prompt; kExhausted: not even a cut prompt fits.
 Result<PreparedSample> prepare_sample(const Vocabulary& vocabulary, Sample sample, SampleKey key, int ordinal);
+
+// Finds the beginnings that prompts about the same document have in common. `positions`: in how many positions of its question
+// each sample runs; with two, every document is asked about twice at least.
+void share_documents(std::span<PreparedSample> samples, std::size_t positions);
 
 // Chat if the sample wants it and the model has a template we know, else raw.
 PromptForm prompt_form(const Vocabulary& vocabulary, const Sample& sample);

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <set>
+#include <utility>
 
 #include "bench/tasks/draw.h"
 #include "bench/tasks/generated_document.h"
@@ -67,21 +69,44 @@ std::vector<std::string> draw_labels(Rng& rng, std::size_t classes) {
   return labels;
 }
 
-class Fewshot : public GeneratedTask {
+class Fewshot : public DocumentTask {
  public:
-  explicit Fewshot(int classes)
-      : GeneratedTask(classes == 6 ? "fewshot" : fmt::format("fewshot:classes={}", classes), "classification"),
-        classes_(static_cast<std::size_t>(classes)) {}
+  Fewshot(int classes, int questions)
+      : DocumentTask(spec_with_questions(classes == 6 ? "fewshot" : fmt::format("fewshot:classes={}", classes), questions),
+                     "classification"),
+        classes_(static_cast<std::size_t>(classes)),
+        questions_(questions) {}
   AnswerCut answer_cut() const override { return AnswerCut::kFirstLine; }
 
  protected:
-  Result<Sample> make_sample(const TaskRequest& request, const Haystack&, int index) const override {
+  Result<std::vector<Sample>> make_document(const TaskRequest& request, const Haystack&, int index) const override {
     Rng rng = draw_rng(request.seed, DrawStream::kFewshot, index);
     const std::vector<std::size_t> kinds = draw_distinct(rng, kKinds.size(), classes_);
     const std::vector<std::string> labels = draw_labels(rng, classes_);
-    const std::size_t asked = rng.below(classes_);
-    const std::string sentence = draw_sentence(rng, kKinds[kinds[asked]]);
+    std::set<std::string> sentences;  // that are asked about, and no example
+    std::vector<DocumentQuestion> questions;
+    for (int i = 0; i < questions_; ++i) {
+      const std::size_t asked = rng.below(classes_);
+      std::string sentence = draw_sentence(rng, kKinds[kinds[asked]]);
+      while (!sentences.insert(sentence).second) sentence = draw_sentence(rng, kKinds[kinds[asked]]);
+      questions.push_back({question(sentence, labels, asked), {}});
+    }
+    const Rng base = draw_rng(request.seed, DrawStream::kFewshotExamples, index);
+    const auto example = [&](std::size_t i) {
+      Rng draw(base.at(i));
+      // Every round of examples shows every class once.
+      Rng round(base.at(1'000'000'000 + i / classes_));
+      const std::size_t of = draw_distinct(round, classes_, classes_)[i % classes_];
+      std::string text = draw_sentence(draw, kKinds[kinds[of]]);
+      while (sentences.contains(text)) text = draw_sentence(draw, kKinds[kinds[of]]);
+      return fmt::format("Sentence: {}\nType: {}\n\n", text, labels[of]);
+    };
+    return fill_shared_document(request, spec(), {.piece = example, .starts_block = {}, .typical_tokens = 23}, {},
+                                std::move(questions));
+  }
 
+ private:
+  static Sample question(const std::string& sentence, const std::vector<std::string>& labels, std::size_t asked) {
     Sample sample;
     sample.before = "Every sentence has a type. Here are examples.\n\n";
     sample.question = fmt::format("\n\nSentence: {}\nType:", sentence);
@@ -91,37 +116,27 @@ class Fewshot : public GeneratedTask {
     sample.max_new_tokens = 8;
     sample.chat_template = false;
     sample.stop_at_newline = true;
-    const Rng base = draw_rng(request.seed, DrawStream::kFewshotExamples, index);
-    const auto example = [&](std::size_t i) {
-      Rng draw(base.at(i));
-      // Every round of examples shows every class once.
-      Rng round(base.at(1'000'000'000 + i / classes_));
-      const std::size_t of = draw_distinct(round, classes_, classes_)[i % classes_];
-      std::string text = draw_sentence(draw, kKinds[kinds[of]]);
-      while (text == sentence) text = draw_sentence(draw, kKinds[kinds[of]]);
-      return fmt::format("Sentence: {}\nType: {}\n\n", text, labels[of]);
-    };
-    KV_TRY(fill_document(request, spec(), {.piece = example, .starts_block = {}, .typical_tokens = 23}, {}, sample));
     return sample;
   }
 
- private:
   std::size_t classes_;
+  int questions_;
 };
 
 Result<std::unique_ptr<Task>> make_fewshot(const TaskSpec& spec) {
   if (!spec.set.empty()) return usage_error(fmt::format("The task fewshot has no set '{}'.", spec.set));
   TaskKeys keys(spec);
   const int classes = keys.whole("classes", 6, 2, static_cast<int>(kKinds.size()));
+  const int questions = keys.whole("questions", 1, 1, kMostQuestions);
   KV_TRY(keys.status());
-  return std::unique_ptr<Task>(std::make_unique<Fewshot>(classes));
+  return std::unique_ptr<Task>(std::make_unique<Fewshot>(classes, questions));
 }
 
 }  // namespace
 
 TaskEntry fewshot_task() {
   return {.name = "fewshot",
-          .keys = "classes=6",
+          .keys = "classes=6,questions=1",
           .metric = "classification",
           .summary = "sentences sorted under labels that only the examples in the prompt explain",
           .make = make_fewshot};

@@ -83,6 +83,30 @@ Status fill_document(const TaskRequest& request, const std::string& task, const 
   return fit_units(request, wish, sample, [&](std::size_t pieces) { lay_out(filler, pieces, gold, sample); }).status();
 }
 
+Result<std::vector<Sample>> fill_shared_document(const TaskRequest& request, const std::string& task, const Filler& filler,
+                                                 const std::vector<GoldPiece>& gold, std::vector<DocumentQuestion> questions) {
+  KV_CHECK(!questions.empty());
+  std::size_t longest = 0;
+  int most = 0;
+  for (std::size_t i = 0; i < questions.size() && questions.size() > 1; ++i) {
+    KV_ASSIGN(const int tokens, request.count_tokens(questions[i].sample.question));
+    if (tokens <= most) continue;
+    most = tokens;
+    longest = i;
+  }
+  Sample filled = questions[longest].sample;
+  KV_TRY(fill_document(request, task, filler, gold, filled));
+  std::vector<Sample> out;
+  for (DocumentQuestion& question : questions) {
+    Sample& sample = question.sample;
+    sample.document = filled.document;
+    sample.length = filled.length;
+    for (const std::size_t i : question.gold) sample.gold_spans.push_back(filled.gold_spans[i]);
+    out.push_back(std::move(sample));
+  }
+  return out;
+}
+
 int word_count(std::string_view text) {
   int words = 0;
   bool inside = false;

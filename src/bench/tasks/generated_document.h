@@ -58,6 +58,16 @@ Result<std::size_t> fit_units(const TaskRequest& request, const FitWish& wish, S
 Status fill_document(const TaskRequest& request, const std::string& task, const Filler& filler,
                      const std::vector<GoldPiece>& gold, Sample& sample);
 
+// A question about a document that others ask about, too: a sample without its document, and which gold pieces are its own.
+struct DocumentQuestion {
+  Sample sample;
+  std::vector<std::size_t> gold;  // ascending
+};
+
+// The same for several questions: one document for all, as long as the one with the longest question allows.
+Result<std::vector<Sample>> fill_shared_document(const TaskRequest& request, const std::string& task, const Filler& filler,
+                                                 const std::vector<GoldPiece>& gold, std::vector<DocumentQuestion> questions);
+
 // Words of a text, as spaces and newlines separate them.
 int word_count(std::string_view text);
 

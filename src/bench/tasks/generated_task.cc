@@ -9,7 +9,7 @@
 
 namespace kvartet {
 
-Result<SampleSet> GeneratedTask::samples(const TaskRequest& request) const {
+Result<SampleSet> DocumentTask::samples(const TaskRequest& request) const {
   KV_CHECK(request.files != nullptr && request.count_tokens);
   if (request.context_tokens <= 0) {
     return usage_error(fmt::format("The task {} needs a length: give --context T, for example 4096.", spec_));
@@ -19,13 +19,27 @@ Result<SampleSet> GeneratedTask::samples(const TaskRequest& request) const {
     KV_ASSIGN(haystack, load_haystack(*request.files, request.data_dir));
   }
   SampleSet out;
-  const int count = request.samples > 0 ? request.samples : kDefaultSamples;
-  for (int i = 0; i < count; ++i) {
-    KV_ASSIGN(Sample sample, make_sample(request, haystack, i));
-    sample.id = fmt::format("{}", i);
-    out.samples.push_back(std::move(sample));
+  const auto count = static_cast<std::size_t>(request.samples > 0 ? request.samples : kDefaultSamples);
+  for (int document = 0; out.samples.size() < count; ++document) {
+    KV_ASSIGN(std::vector<Sample> questions, make_document(request, haystack, document));
+    for (std::size_t i = 0; i < questions.size() && out.samples.size() < count; ++i) {
+      questions[i].id = questions.size() == 1 ? fmt::format("{}", document) : fmt::format("{}.{}", document, i);
+      out.samples.push_back(std::move(questions[i]));
+    }
   }
   return out;
+}
+
+Result<std::vector<Sample>> GeneratedTask::make_document(const TaskRequest& request, const Haystack& haystack, int index) const {
+  KV_ASSIGN(Sample sample, make_sample(request, haystack, index));
+  std::vector<Sample> one;
+  one.push_back(std::move(sample));
+  return one;
+}
+
+std::string spec_with_questions(const std::string& spec, int questions) {
+  if (questions == 1) return spec;
+  return fmt::format("{}{}questions={}", spec, spec.find(':') == std::string::npos ? ':' : ',', questions);
 }
 
 const std::string* TaskKeys::find(std::string_view key) {

@@ -38,7 +38,18 @@ constexpr Case kCases[] = {
     {"ruler/cwe", 500, 4},
     {"ruler/cwe", 5000, 8},
     {"ruler/fwe", 500, 6},
+    {"needle:questions=4", 500, 14},
+    {"multineedle:k=2,questions=3", 500, 14},
+    {"docqa:questions=3", 900, 40},
+    {"multihop:questions=2", 900, 40},
+    {"chat:turns=4,questions=3", 1200, 40},
+    {"fewshot:questions=4", 400, 24},
+    {"ruler/niah_multikey_1:questions=4", 500, 14},
+    {"ruler/niah_multikey_2:questions=3", 500, 10},
+    {"ruler/niah_multikey_3:questions=2", 500, 10},
 };
+
+bool has_questions(const Case& c) { return std::string_view(c.spec).find("questions") != std::string_view::npos; }
 
 class GeneratedTasks : public TaskFixture {};
 
@@ -59,7 +70,7 @@ TEST_F(GeneratedTasks, ArePureFunctionsOfSeedAndSample) {
     const std::vector<Sample> other = samples(c.spec, c.context, 2, 9);
     for (std::size_t i = 0; i < 2; ++i) {
       EXPECT_EQ(two[i].prompt(), three[i].prompt()) << c.spec;
-      EXPECT_EQ(two[i].id, std::to_string(i));
+      EXPECT_EQ(two[i].id, has_questions(c) ? "0." + std::to_string(i) : std::to_string(i));
       EXPECT_NE(two[i].prompt(), other[i].prompt()) << c.spec;
     }
     EXPECT_NE(two[0].prompt(), two[1].prompt()) << c.spec;
@@ -116,6 +127,64 @@ TEST_F(GeneratedTasks, DepthsGoThroughTheWholeText) {
   }
 }
 
+// docs/decisions/0012: prompts about one document differ in the question alone, and ask for different facts.
+TEST_F(GeneratedTasks, QuestionsShareTheirDocument) {
+  for (const Case& c : kCases) {
+    if (!has_questions(c)) continue;
+    const std::string spec = c.spec;
+    const int questions = spec.back() - '0';
+    EXPECT_EQ(make_task(spec).value()->spec(), spec);
+    const std::vector<Sample> all = samples(spec, c.context, 2 * questions + 1);
+    ASSERT_EQ(all.size(), static_cast<std::size_t>(2 * questions + 1));
+    std::set<std::string> documents;
+    std::set<std::string> ids;
+    for (int i = 0; i < 2 * questions + 1; ++i) {
+      const Sample& sample = all[static_cast<std::size_t>(i)];
+      const Sample& first = all[static_cast<std::size_t>(i / questions * questions)];
+      EXPECT_EQ(sample.before, first.before) << spec;
+      EXPECT_EQ(sample.document, first.document) << spec;
+      EXPECT_EQ(sample.length, first.length) << spec;
+      documents.insert(sample.document);
+      ids.insert(sample.id);
+    }
+    EXPECT_EQ(documents.size(), 3U) << spec;
+    EXPECT_EQ(ids.size(), all.size()) << spec;
+    EXPECT_EQ(all.back().id, "2.0") << spec;
+    std::set<std::string> asked;
+    std::set<std::size_t> begins;
+    for (int i = 0; i < questions; ++i) {
+      asked.insert(all[static_cast<std::size_t>(i)].question);
+      for (const GoldSpan& span : all[static_cast<std::size_t>(i)].gold_spans)
+        EXPECT_TRUE(begins.insert(span.begin).second) << spec;
+    }
+    EXPECT_EQ(asked.size(), static_cast<std::size_t>(questions)) << spec;
+  }
+}
+
+// Which fact the first question of a document asks for changes from document to document.
+TEST_F(GeneratedTasks, FirstQuestionsTakeEveryDepth) {
+  for (const char* spec : {"needle:questions=4", "docqa:questions=4", "ruler/niah_multikey_1:questions=4"}) {
+    std::set<int> places;  // among the facts of its document
+    const std::vector<Sample> all = samples(spec, 1500, 16);
+    for (std::size_t first = 0; first < 16; first += 4) {
+      int place = 0;
+      for (std::size_t i = 1; i < 4; ++i) place += all[first + i].gold_depths().at(0) < all[first].gold_depths().at(0) ? 1 : 0;
+      places.insert(place);
+    }
+    EXPECT_EQ(places, (std::set<int>{0, 1, 2, 3})) << spec;
+  }
+}
+
+TEST_F(GeneratedTasks, OneQuestionIsTheDefault) {
+  for (const char* name : {"needle", "docqa", "multihop", "fewshot", "ruler/niah_multikey_2"}) {
+    const std::string spelled_out = std::string(name) + ":questions=1";
+    EXPECT_EQ(make_task(spelled_out).value()->spec(), name);
+    EXPECT_EQ(samples(spelled_out, 900, 2)[1].prompt(), samples(name, 900, 2)[1].prompt());
+  }
+  EXPECT_EQ(make_task("chat:questions=1").value()->spec(), "chat:turns=4");
+  EXPECT_EQ(make_task("fewshot:questions=2,classes=3").value()->spec(), "fewshot:classes=3,questions=2");
+}
+
 TEST_F(GeneratedTasks, RefuseWhatMakesNoSense) {
   for (const Case& c : kCases) {
     EXPECT_EQ(load(c.spec, 0).status().code(), Code::kUsage) << c.spec;
@@ -124,7 +193,11 @@ TEST_F(GeneratedTasks, RefuseWhatMakesNoSense) {
   EXPECT_NE(message("codebase:k=99").find("k from 1 to 24"), std::string::npos);
   EXPECT_NE(message("codebase:depth=1").find("it takes k or hops"), std::string::npos);
   EXPECT_NE(message("chat:turns=1").find("turns from 2 to 8"), std::string::npos);
-  EXPECT_NE(message("docqa:k=1").find("takes no keys"), std::string::npos);
+  EXPECT_NE(message("docqa:k=1").find("it takes questions"), std::string::npos);
+  EXPECT_NE(message("docqa:questions=0").find("questions from 1 to 16"), std::string::npos);
+  EXPECT_NE(message("multineedle:k=6,questions=3").find("questions from 1 to 2"), std::string::npos);
+  EXPECT_NE(message("needle:k=3").find("multineedle:k=4"), std::string::npos);
+  EXPECT_NE(message("ruler/niah_single_1:questions=2").find("takes no keys"), std::string::npos);
   EXPECT_NE(message("docqa/x").find("docqa"), std::string::npos);
   EXPECT_NE(message("fewshot:classes=x").find("classes from 2 to 6"), std::string::npos);
   EXPECT_NE(message("text2json:shape=big").find("shape=paper or scaled"), std::string::npos);

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
+#include <utility>
 
 #include "bench/tasks/draw.h"
 #include "bench/tasks/generated_document.h"
@@ -51,23 +51,41 @@ std::string gold_text(const std::vector<NeedleFact>& facts) {
   return sentence(words_joined(clauses));
 }
 
-class NeedleTask : public GeneratedTask {
+// `needles` facts are asked for in each of `questions` questions about a document, which hides them all. Those of one question
+// lie evenly through the text.
+class NeedleTask : public DocumentTask {
  public:
-  NeedleTask(std::string spec, int needles)
-      : GeneratedTask(std::move(spec), needles == 1 ? "contains" : "keywords"), needles_(needles) {}
+  NeedleTask(const std::string& spec, int needles, int questions)
+      : DocumentTask(spec_with_questions(spec, questions), needles == 1 ? "contains" : "keywords"),
+        needles_(needles),
+        questions_(questions) {}
 
  protected:
   bool needs_haystack() const override { return true; }
 
-  Result<Sample> make_sample(const TaskRequest& request, const Haystack& haystack, int index) const override {
-    std::vector<NeedleFact> facts = needle_facts(request.seed, index, needles_);
-    const std::vector<double> depths = even_depths(request.seed, DrawStream::kNeedleDepths, index, needles_);
+  Result<std::vector<Sample>> make_document(const TaskRequest& request, const Haystack& haystack, int index) const override {
+    const int hidden = needles_ * questions_;
+    const std::vector<NeedleFact> facts = needle_facts(request.seed, index, hidden);
+    const std::vector<double> depths = even_depths(request.seed, DrawStream::kNeedleDepths, index, hidden);
     const std::size_t start = draw_rng(request.seed, DrawStream::kNeedleStart, index).below(haystack.sentences.size());
     std::vector<GoldPiece> gold;
     for (std::size_t j = 0; j < facts.size(); ++j)
-      gold.push_back({depths[j], sentence(clause(facts[j], facts.size())) + " ", {}});
+      gold.push_back({depths[j], sentence(clause(facts[j], static_cast<std::size_t>(needles_))) + " ", {}});
+    std::vector<DocumentQuestion> questions;
+    for (int i = 0; i < questions_; ++i) questions.push_back(question(facts, asked_fact(index, i, questions_)));
+    return fill_shared_document(request, spec(), essay_filler(haystack, start), gold, std::move(questions));
+  }
 
-    Sample sample;
+ private:
+  // About facts first, first + questions, ...
+  DocumentQuestion question(const std::vector<NeedleFact>& all, int first) const {
+    DocumentQuestion out;
+    std::vector<NeedleFact> facts;
+    for (auto j = static_cast<std::size_t>(first); j < all.size(); j += static_cast<std::size_t>(questions_)) {
+      out.gold.push_back(j);
+      facts.push_back(all[j]);
+    }
+    Sample& sample = out.sample;
     sample.before = "Read this text.\n\n";
     // The draw is already in random order, so asking in depth order would tell nothing; sorting by name asks in another.
     std::sort(facts.begin(), facts.end(), [](const NeedleFact& a, const NeedleFact& b) { return a.name < b.name; });
@@ -75,46 +93,42 @@ class NeedleTask : public GeneratedTask {
     sample.gold = gold_text(facts);
     for (const NeedleFact& fact : facts) sample.answers.push_back(fact.value);
     sample.max_new_tokens = kNewTokens + kNewTokensPerNeedle * needles_;
-    KV_TRY(fill_document(request, spec(), essay_filler(haystack, start), gold, sample));
-    return sample;
+    return out;
   }
 
- private:
   int needles_;
+  int questions_;
 };
 
-Result<int> needle_count(const TaskSpec& spec, int fallback) {
-  if (!spec.set.empty())
-    return usage_error(fmt::format("The task {} has no set '{}'; write {}:k=4.", spec.name, spec.set, spec.name));
-  int count = fallback;
-  for (const auto& [key, value] : spec.keys) {
-    if (key != "k" || spec.name == "needle") {
-      return usage_error(fmt::format("The task {} does not know the key '{}'{}.", spec.name, key,
-                                     spec.name == "needle" ? "; for several facts use multineedle:k=4" : "; its only key is k"));
-    }
-    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), count);
-    if (error != std::errc() || end != value.data() + value.size() || count < 1 || count > kMaxNeedles) {
-      return usage_error(fmt::format("The task {} takes k from 1 to {}, not '{}'.", spec.name, kMaxNeedles, value));
-    }
-  }
-  return count;
+Status refuse_set(const TaskSpec& spec) {
+  if (spec.set.empty()) return {};
+  return usage_error(fmt::format("The task {} has no set '{}'; write multineedle:k=4.", spec.name, spec.set));
 }
 
 Result<std::unique_ptr<Task>> make_needle(const TaskSpec& spec) {
-  KV_ASSIGN(const int count, needle_count(spec, 1));
-  return std::unique_ptr<Task>(std::make_unique<NeedleTask>("needle", count));
+  KV_TRY(refuse_set(spec));
+  TaskKeys keys(spec);
+  const int questions = keys.whole("questions", 1, 1, kMaxNeedles);
+  const Status status = keys.status();
+  if (!status.ok())
+    return usage_error(fmt::format("{} For several facts in one question use multineedle:k=4.", status.message()));
+  return std::unique_ptr<Task>(std::make_unique<NeedleTask>("needle", 1, questions));
 }
 
 Result<std::unique_ptr<Task>> make_multineedle(const TaskSpec& spec) {
-  KV_ASSIGN(const int count, needle_count(spec, 4));
-  return std::unique_ptr<Task>(std::make_unique<NeedleTask>(fmt::format("multineedle:k={}", count), count));
+  KV_TRY(refuse_set(spec));
+  TaskKeys keys(spec);
+  const int count = keys.whole("k", 4, 1, kMaxNeedles);
+  const int questions = keys.whole("questions", 1, 1, kMaxNeedles / count);
+  KV_TRY(keys.status());
+  return std::unique_ptr<Task>(std::make_unique<NeedleTask>(fmt::format("multineedle:k={}", count), count, questions));
 }
 
 }  // namespace
 
 TaskEntry needle_task() {
   return {.name = "needle",
-          .keys = "",
+          .keys = "questions=1",
           .metric = "contains",
           .summary = "one made-up fact hidden in essays, asked for at the end",
           .make = make_needle};
@@ -122,7 +136,7 @@ TaskEntry needle_task() {
 
 TaskEntry multineedle_task() {
   return {.name = "multineedle",
-          .keys = "k=4",
+          .keys = "k=4,questions=1",
           .metric = "keywords",
           .summary = "k made-up facts hidden in essays, all asked for at the end",
           .make = make_multineedle};

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <set>
+#include <utility>
 
 #include "bench/tasks/draw.h"
 #include "bench/tasks/generated_document.h"
@@ -58,25 +59,41 @@ struct Needle {
   std::string value;
 };
 
-class RulerNeedles : public GeneratedTask {
+// Tasks that hide several keys and ask for one can ask for others of the same document.
+bool takes_questions(const NeedleShape& shape) { return shape.name.starts_with("niah_multikey"); }
+
+NeedleShape with_keys(NeedleShape shape, int least) {
+  shape.keys = std::max(shape.keys, least);
+  return shape;
+}
+
+class RulerNeedles : public DocumentTask {
  public:
-  RulerNeedles(std::string spec, const NeedleShape& shape) : GeneratedTask(std::move(spec), "string_match"), shape_(shape) {}
+  RulerNeedles(const std::string& spec, const NeedleShape& shape, int questions)
+      : DocumentTask(spec_with_questions(spec, questions), "string_match"),
+        shape_(with_keys(shape, questions)),
+        questions_(questions) {}
 
  protected:
   bool needs_haystack() const override { return shape_.hay == Hay::kEssays; }
 
-  Result<Sample> make_sample(const TaskRequest& request, const Haystack& haystack, int index) const override {
+  Result<std::vector<Sample>> make_document(const TaskRequest& request, const Haystack& haystack, int index) const override {
     const std::vector<Needle> needles = draw_needles(request.seed, index);
     const std::vector<double> depths =
         even_depths(request.seed, DrawStream::kRulerDepths, index, static_cast<int>(needles.size()));
     std::vector<GoldPiece> pieces;
     for (std::size_t j = 0; j < needles.size(); ++j) pieces.push_back({depths[j], statement(needles[j]) + separator(), {}});
 
-    // Every needle is drawn in random order of depth, so the first `asked` are at random depths.
-    const std::size_t asked = static_cast<std::size_t>(shape_.queries * shape_.values);
-    std::vector<std::size_t> order = asked_needles(request.seed, index, needles.size(), asked);
-    if (shape_.queries == 1) std::sort(order.begin(), order.end());  // values of one key: as the text gives them
-    Sample sample;
+    std::vector<DocumentQuestion> questions;
+    for (int i = 0; i < questions_; ++i)
+      questions.push_back(question_about(needles, asked_needles(request.seed, index, i, needles)));
+    return fill_shared_document(request, spec(), filler(request.seed, index, haystack, needles), pieces, std::move(questions));
+  }
+
+ private:
+  DocumentQuestion question_about(const std::vector<Needle>& needles, std::vector<std::size_t> order) const {
+    DocumentQuestion out;
+    Sample& sample = out.sample;
     sample.before =
         fmt::format("The text below hides {0}s. Remember them, you will be asked for {0}s afterwards.\n\n", value_noun());
     std::vector<std::string> keys;
@@ -87,12 +104,11 @@ class RulerNeedles : public GeneratedTask {
     sample.question = question(keys);
     sample.gold = gold(keys, sample.answers);
     sample.max_new_tokens = kNeedleNewTokens;
-    KV_TRY(fill_document(request, spec(), filler(request.seed, index, haystack, needles), pieces, sample));
-    keep_spans(order, sample);
-    return sample;
+    std::sort(order.begin(), order.end());
+    out.gold = std::move(order);  // needles that nobody asks for are no gold
+    return out;
   }
 
- private:
   std::string value_noun() const { return shape_.value == Token::kNumber ? "hidden number" : "hidden code"; }
   std::string separator() const { return shape_.hay == Hay::kNeedles ? "\n" : " "; }
   std::string statement(const Needle& n) const { return fmt::format("A {} for {} is {}.", value_noun(), n.key, n.value); }
@@ -124,11 +140,15 @@ class RulerNeedles : public GeneratedTask {
     return needles;
   }
 
-  // Which needles are asked for, in random order. A single asked one takes every depth in turn over the samples.
-  static std::vector<std::size_t> asked_needles(std::uint64_t seed, int index, std::size_t needles, std::size_t asked) {
-    if (asked == 1) return {static_cast<std::size_t>(index) % needles};
+  // Which needles are asked for, in random order. A single asked one takes every depth in turn over samples and questions.
+  std::vector<std::size_t> asked_needles(std::uint64_t seed, int index, int question, const std::vector<Needle>& needles) const {
+    const std::size_t asked = static_cast<std::size_t>(shape_.queries * shape_.values);
+    if (asked == 1) return {static_cast<std::size_t>(asked_fact(index, question, static_cast<int>(needles.size())))};
     Rng rng = draw_rng(seed, DrawStream::kRulerStart, index);
-    return draw_distinct(rng, needles, asked);
+    // Every needle is drawn in random order of depth, so the first `asked` are at random depths.
+    std::vector<std::size_t> order = draw_distinct(rng, needles.size(), asked);
+    if (shape_.queries == 1) std::sort(order.begin(), order.end());  // values of one key: as the text gives them
+    return order;
   }
 
   Filler filler(std::uint64_t seed, int index, const Haystack& haystack, const std::vector<Needle>& needles) const {
@@ -136,26 +156,20 @@ class RulerNeedles : public GeneratedTask {
     if (shape_.hay == Hay::kEssays) {
       return essay_filler(haystack, draw_rng(seed, DrawStream::kRulerStart, index).at(1000) % haystack.sentences.size());
     }
-    const std::string gold_key = needles.front().key;
+    std::set<std::string> gold_keys;
+    for (const Needle& needle : needles) gold_keys.insert(needle.key);
     const Rng base = draw_rng(seed, DrawStream::kRulerFiller, index);
-    const auto distractor = [this, base, gold_key](std::size_t i) {
+    const auto distractor = [this, base, gold_keys](std::size_t i) {
       Rng rng(base.at(i));
       Needle n = {draw_token(rng, shape_.key), draw_token(rng, shape_.value)};
-      while (n.key == gold_key) n.key = draw_token(rng, shape_.key);
+      while (gold_keys.contains(n.key)) n.key = draw_token(rng, shape_.key);
       return statement(n) + separator();
     };
     return {.piece = distractor, .starts_block = {}, .typical_tokens = shape_.key == Token::kWord ? 20.0 : 60.0};
   }
 
-  // Needles that nobody asks for are no gold.
-  static void keep_spans(std::vector<std::size_t> asked, Sample& sample) {
-    std::sort(asked.begin(), asked.end());
-    std::vector<GoldSpan> kept;
-    for (const std::size_t j : asked) kept.push_back(sample.gold_spans[j]);
-    sample.gold_spans = std::move(kept);
-  }
-
   NeedleShape shape_;
+  int questions_;
 };
 
 struct ListTask {
@@ -181,24 +195,28 @@ Filler noise_filler() {
 
 std::vector<TaskEntry> ruler_tasks() {
   std::vector<TaskEntry> entries;
-  const auto add = [&](std::string_view name, std::string_view summary) {
+  const auto add = [&](std::string_view name, std::string_view summary, const char* keys) {
     entries.push_back({.name = fmt::format("ruler/{}", name),
-                       .keys = "",
+                       .keys = keys,
                        .metric = "string_match",
                        .summary = fmt::format("RULER's form: {}", summary),
                        .make = make_ruler_task});
   };
-  for (const NeedleShape& shape : kNeedleShapes) add(shape.name, shape.summary);
-  for (const ListTask& task : kListTasks) add(task.name, task.summary);
+  for (const NeedleShape& shape : kNeedleShapes) add(shape.name, shape.summary, takes_questions(shape) ? "questions=1" : "");
+  for (const ListTask& task : kListTasks) add(task.name, task.summary, "");
   return entries;
 }
 
 Result<std::unique_ptr<Task>> make_ruler_task(const TaskSpec& spec) {
-  KV_TRY(TaskKeys(spec).status());
+  TaskKeys keys(spec);
+  const auto found = std::ranges::find(kNeedleShapes, spec.set, &NeedleShape::name);
+  const bool has_keys = found != std::end(kNeedleShapes) && takes_questions(*found);
+  const int questions = has_keys ? keys.whole("questions", 1, 1, kMostQuestions) : 1;
+  KV_TRY(keys.status());
   const std::string name = "ruler/" + spec.set;
   std::vector<std::string_view> names;
   for (const NeedleShape& shape : kNeedleShapes) {
-    if (shape.name == spec.set) return std::unique_ptr<Task>(std::make_unique<RulerNeedles>(name, shape));
+    if (shape.name == spec.set) return std::unique_ptr<Task>(std::make_unique<RulerNeedles>(name, shape, questions));
     names.push_back(shape.name);
   }
   for (const ListTask& task : kListTasks) {

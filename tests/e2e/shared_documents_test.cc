@@ -1,0 +1,133 @@
+// Several questions about one document: computed once, and nobody can tell from the results (docs/decisions/0012).
+#include <gtest/gtest.h>
+
+#include <map>
+#include <utility>
+
+#include "bench_fixture.h"
+
+namespace kvartet::e2e {
+namespace {
+
+class SharedDocuments : public BenchFixture {
+ protected:
+  Arguments arguments(const std::string& name, const Arguments& more) const {
+    return Arguments{"bench",
+                     "-m",
+                     model_,
+                     "--threads",
+                     "1",
+                     "--kv",
+                     "full",
+                     "--kv",
+                     "snapkv:budget=100",
+                     "--kv",
+                     "h2o:budget=100",
+                     "--kv",
+                     "kivi:bits=2,residual=32",
+                     "--context",
+                     "900",
+                     "--data",
+                     folder_.path(),
+                     "-o",
+                     out(name)} +
+           more;
+  }
+  // Prediction and likelihood by sample (its record's id) and cache.
+  std::map<std::pair<std::string, std::string>, std::pair<std::string, double>> answers(const std::string& name) const {
+    std::map<std::pair<std::string, std::string>, std::pair<std::string, double>> found;
+    Result<Store> store = Store::open_for_reading(FileSystem::real(), out(name));
+    EXPECT_TRUE(store.ok()) << store.status().message();
+    if (!store.ok()) return found;
+    for (const Outcome& o : store->load().value().outcomes) {
+      EXPECT_FALSE(o.failed()) << o.error;
+      found[{o.key.sample, o.spec}] = {o.prediction, o.gold_log_likelihood.value_or(1)};
+    }
+    return found;
+  }
+  static std::string record(const std::string& id, const std::string& context, const std::string& input) {
+    return Json{{"_id", id}, {"context", context}, {"input", input}, {"answers", Json::array({"August"})}}.dump() + "\n";
+  }
+
+  const std::string first_ = haystack_text().substr(0, 500);
+  const std::string second_ = haystack_text().substr(600, 450);
+};
+
+TEST_F(SharedDocuments, RecordsOfTheUsersOwnFile) {
+  const std::vector<std::string> records = {record("a", first_, "When does mill 3 grind?"), record("b", first_, "And mill 5?"),
+                                            record("c", second_, "When does the last mill grind?"),
+                                            record("d", first_, "Which mill grinds in August?")};
+  std::string all;
+  for (const std::string& line : records) all += line;
+  folder_.file("all.jsonl", all);
+  const Arguments own = {"--metric", "contains", "--task"};
+  const Finished together = run(arguments("together", own + Arguments{folder_.path("all.jsonl"), "--json"}));
+  ASSERT_TRUE(is_ok(together));
+  EXPECT_NE(together.err.find("2 prompts began like an earlier one"), std::string::npos) << together.err;
+  EXPECT_EQ(together.json()["rows"][0]["n"], 4);
+  EXPECT_EQ(together.json()["rows"][0]["documents"], 2);
+  EXPECT_EQ(together.json()["rows"][1]["likelihood_verdict"], "not measurable");
+  EXPECT_NE(together.out.find("4 prompts ask about 2 documents"), std::string::npos) << together.out;
+
+  auto expected = answers("together");
+  EXPECT_EQ(expected.size(), 16U);
+  for (const std::string& line : records) {
+    const std::string id = Json::parse(line)["_id"];
+    folder_.file(id + ".jsonl", line);
+    const Finished alone = run(arguments(id, own + Arguments{folder_.path(id + ".jsonl")}));
+    ASSERT_TRUE(is_ok(alone));
+    EXPECT_EQ(alone.err.find("began like"), std::string::npos) << alone.err;
+    for (const auto& [key, answer] : answers(id)) EXPECT_EQ(expected.at(key), answer) << key.first << " " << key.second;
+  }
+}
+
+// Interrupted among the questions of a document, in either position: the table of an undisturbed run.
+TEST_F(SharedDocuments, AnInterruptedRunGoesOnWithinADocument) {
+  const Arguments task = {"--task", "needle:questions=2", "--samples", "8", "--question-position", "both", "--json"};
+  const Finished undisturbed = run(arguments("whole", task));
+  ASSERT_TRUE(is_ok(undisturbed));
+  EXPECT_NE(undisturbed.err.find("12 prompts began like an earlier one"), std::string::npos) << undisturbed.err;
+  const Json whole = rows(undisturbed);
+  for (const int wanted : {1, 2, 5}) {
+    const std::string name = "cut" + std::to_string(wanted);
+    Program program(arguments(name, task));
+    wait_for_samples(program, name, wanted);
+    program.kill(SIGINT);
+    ASSERT_EQ(program.wait().code, 130);
+    const Finished rest = run(arguments(name, task));
+    ASSERT_TRUE(is_ok(rest));
+    EXPECT_EQ(rows(rest), whole) << wanted;
+  }
+}
+
+// Runs of a cache alone compute their prompt whole, and write what the cache wrote in company.
+TEST_F(SharedDocuments, RunsAloneAreWhole) {
+  const Finished f = run(arguments("solo", {"--task", "needle:questions=2", "--samples", "2", "--solo", "1", "--json"}));
+  ASSERT_TRUE(is_ok(f));
+  for (const Json& row : f.json()["rows"]) {
+    EXPECT_EQ(row["solo"]["runs"], 1);
+    EXPECT_EQ(row["solo"]["same_text"], true);
+  }
+}
+
+TEST_F(SharedDocuments, KeptPrefillsGoOnBesideThem) {
+  const Arguments task = {"--task", "needle:questions=2", "--samples", "4", "--keep-prefill", out("kept"), "--json"};
+  const Finished first = run(arguments("first", task));
+  ASSERT_TRUE(is_ok(first));
+  EXPECT_NE(first.err.find("0 were read, 4 written"), std::string::npos) << first.err;
+  EXPECT_NE(first.err.find("2 prompts began like"), std::string::npos) << first.err;
+  const Finished later = run(arguments("later", task));
+  ASSERT_TRUE(is_ok(later));
+  EXPECT_NE(later.err.find("4 were read, 0 written"), std::string::npos) << later.err;
+  EXPECT_EQ(rows(later), rows(first));
+}
+
+TEST_F(SharedDocuments, ADryRunCountsThem) {
+  const Finished f = run(arguments("out", {"--task", "needle:questions=2", "--samples", "6", "--dry-run"}));
+  ASSERT_TRUE(is_ok(f));
+  EXPECT_NE(f.out.find("3 prompts begin like an earlier one"), std::string::npos) << f.out;
+  EXPECT_EQ(run(arguments("out", {"--task", "needle", "--dry-run"})).out.find("begin like"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace kvartet::e2e
