@@ -39,7 +39,10 @@ class SharedDocuments : public BenchFixture {
     Result<Store> store = Store::open_for_reading(FileSystem::real(), out(name));
     EXPECT_TRUE(store.ok()) << store.status().message();
     if (!store.ok()) return found;
-    for (const Outcome& o : store->load().value().outcomes) {
+    const Result<StoredResults> results = store->load();
+    EXPECT_TRUE(results.ok());
+    if (!results.ok()) return found;
+    for (const Outcome& o : results->outcomes) {
       EXPECT_FALSE(o.failed()) << o.error;
       found[{o.key.sample, o.spec}] = {o.prediction, o.gold_log_likelihood.value_or(1)};
     }
