@@ -159,9 +159,10 @@ void print_dry_run(const std::vector<PlannedTask>& plan, const std::vector<Cache
       estimate.hours, static_cast<double>(estimate.cache_bytes) / kMiB, static_cast<double>(estimate.fast_bytes) / kMiB);
   if (estimate.shared_prompts > 0) {
     text += fmt::format(
-        "{} prompts begin like an earlier one, about the same document, and are computed from there on; at most {:.0f} MiB of "
-        "memory hold the document's rows meanwhile\n",
-        estimate.shared_prompts, static_cast<double>(estimate.shared_bytes) / kMiB);
+        "{} to be computed from where a document's first prompt has read it; at most {:.0f} MiB of memory hold the document's "
+        "rows "
+        "meanwhile\n",
+        counted(estimate.shared_prompts, "prompt"), static_cast<double>(estimate.shared_bytes) / kMiB);
   }
   print(text);
 }
@@ -277,15 +278,15 @@ void note_shared_documents(const Engine::SharedPrefixTally& tally) {
   constexpr double kMiB = 1024.0 * 1024.0;
   if (tally.taken > 0) {
     print_note(
-        fmt::format("{} prompts began like an earlier one, about the same document: only what follows was computed ({:.0f} "
-                    "MiB held); their times to the first token count the document's own prefill",
-                    tally.taken, static_cast<double>(tally.most_bytes) / kMiB));
+        fmt::format("{} like an earlier one, about the same document: only what follows was computed ({:.0f} MiB held); times "
+                    "to the first token count the document's own prefill",
+                    counted(tally.taken, "prompt began", "prompts began"), static_cast<double>(tally.most_bytes) / kMiB));
   }
   if (tally.not_held > 0) {
     print_note(
-        fmt::format("{} prompts were computed whole, though others are about the same document: holding its rows takes {:.0f} "
+        fmt::format("{} computed whole, though others are about the same document: holding its rows takes {:.0f} "
                     "MiB or more, over half of the memory that was free",
-                    tally.not_held, static_cast<double>(tally.least_bytes) / kMiB));
+                    counted(tally.not_held, "prompt"), static_cast<double>(tally.least_bytes) / kMiB));
   }
 }
 

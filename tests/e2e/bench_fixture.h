@@ -37,6 +37,12 @@ class BenchFixture : public testing::Test {
   Finished bench(const std::string& name, const Arguments& more) const { return run(bench_arguments(name, more)); }
 
   // The table without what the clock decides.
+  // A report adds advice to what a benchmark printed.
+  static Json without_decisions(const Finished& report) {
+    Json json = report.json();
+    json.erase("decisions");
+    return json;
+  }
   static Json rows(const Finished& f) {
     Json list = f.json()["rows"];
     for (Json& row : list) {
