@@ -4,9 +4,9 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
 #include <tuple>
 
+#include "report/pairing.h"
 #include "results/documents.h"
 
 namespace kvartet {
@@ -20,13 +20,6 @@ std::optional<int> bin_of(const std::string& depths_json) {
   return std::min(kDepthBins - 1, static_cast<int>(depth * kDepthBins));
 }
 
-struct BinPool {
-  std::vector<double> scores;
-  PairedDifferences score_differences;
-  std::vector<double> likelihoods;
-  PairedDifferences likelihood_differences;
-};
-
 }  // namespace
 
 std::vector<DepthRow> depth_rows(const StoredResults& results, const std::string& full_spec) {
@@ -37,32 +30,19 @@ std::vector<DepthRow> depth_rows(const StoredResults& results, const std::string
   for (const SampleRecord& s : results.samples) {
     if (const std::optional<int> bin = bin_of(s.depths_json)) bins[s.key] = *bin;
   }
-  const std::set<SampleKey> decided = samples_decided_by_prefill(results);
-  std::map<SampleKey, const Outcome*> full;
-  for (const Outcome& o : results.outcomes) {
-    if (o.spec == full_spec && !o.failed() && !decided.contains(o.key)) full[o.key] = &o;
-  }
+  const References full = references_of(results, full_spec);
   using RowKey = std::pair<Cell, std::string>;  // and the cache
   std::vector<RowKey> order;
-  std::map<RowKey, std::vector<BinPool>> pools;
+  std::map<RowKey, std::vector<PairedPool>> pools;
   for (const Outcome& o : results.outcomes) {
     const auto bin = bins.find(o.key);
     if (bin == bins.end() || o.failed()) continue;
-    std::vector<BinPool>& pool = pools[{o.key.cell(), o.spec}];
+    std::vector<PairedPool>& pool = pools[{o.key.cell(), o.spec}];
     if (pool.empty()) {
       pool.resize(kDepthBins);
       order.emplace_back(o.key.cell(), o.spec);
     }
-    BinPool& into = pool[static_cast<std::size_t>(bin->second)];
-    const auto it = full.find(o.key);
-    const Outcome* reference = it == full.end() ? nullptr : it->second;
-    if (o.score) into.scores.push_back(*o.score);
-    if (o.score && reference != nullptr && reference->score)
-      into.score_differences.add(*o.score - *reference->score, documents.of(o.key));
-    if (o.gold_log_likelihood) into.likelihoods.push_back(*o.gold_log_likelihood);
-    if (o.gold_log_likelihood && reference != nullptr && reference->gold_log_likelihood) {
-      into.likelihood_differences.add(*o.gold_log_likelihood - *reference->gold_log_likelihood, documents.of(o.key));
-    }
+    pool[static_cast<std::size_t>(bin->second)].add(o, full, documents.of(o.key));
   }
   // All tables of one task stand together, by context.
   std::ranges::stable_sort(order, {}, [&](const RowKey& key) {
@@ -76,12 +56,11 @@ std::vector<DepthRow> depth_rows(const StoredResults& results, const std::string
     std::tie(row.cell, row.spec) = key;
     const bool compared = row.spec != full_spec && !full.empty();
     const ScoreKind kind = score_kind(metric_of[row.cell.task]);
-    for (const BinPool& pool : pools[key]) {
+    for (const PairedPool& pool : pools[key]) {
       DepthBin bin;
-      bin.n = static_cast<int>(std::max(pool.scores.size(), pool.likelihoods.size()));
-      bin.score = measured_from(pool.scores, pool.score_differences, compared, kind, 100, kScoreMargin);
-      bin.likelihood =
-          measured_from(pool.likelihoods, pool.likelihood_differences, compared, ScoreKind::kMeasurement, 1, kLikelihoodMargin);
+      bin.n = pool.n();
+      bin.score = pool.score(compared, kind);
+      bin.likelihood = pool.likelihood(compared);
       row.bins.push_back(bin);
     }
     out.push_back(std::move(row));

@@ -8,7 +8,7 @@
 #include <limits>
 #include <set>
 
-#include "report/rows.h"
+#include "report/pairing.h"
 
 namespace kvartet {
 namespace {

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "core/counted.h"
+#include "report/pairing.h"
 #include "results/documents.h"
 
 namespace kvartet {
@@ -14,33 +15,6 @@ namespace {
 
 constexpr const char* kReferenceSpec = "full";
 constexpr double kSmaller = 1.05;  // a ratio from which a cache is called smaller than f16
-
-struct Pool {
-  std::vector<double> scores;
-  PairedDifferences score_differences;
-  std::vector<double> likelihoods;
-  PairedDifferences likelihood_differences;
-  int pairs = 0;
-};
-
-using Reference = std::map<SampleKey, const Outcome*>;
-
-Pool pool_of(const std::vector<const Outcome*>& outcomes, const Reference& full, const DocumentNumbers& documents) {
-  Pool pool;
-  for (const Outcome* o : outcomes) {
-    const auto it = full.find(o->key);
-    const Outcome* reference = it == full.end() ? nullptr : it->second;
-    pool.pairs += reference != nullptr ? 1 : 0;
-    if (o->score) pool.scores.push_back(*o->score);
-    if (o->score && reference != nullptr && reference->score)
-      pool.score_differences.add(*o->score - *reference->score, documents.of(o->key));
-    if (o->gold_log_likelihood) pool.likelihoods.push_back(*o->gold_log_likelihood);
-    if (o->gold_log_likelihood && reference != nullptr && reference->gold_log_likelihood) {
-      pool.likelihood_differences.add(*o->gold_log_likelihood - *reference->gold_log_likelihood, documents.of(o->key));
-    }
-  }
-  return pool;
-}
 
 bool good_enough(Verdict verdict) { return verdict == Verdict::kSame || verdict == Verdict::kBetter; }
 
@@ -206,15 +180,13 @@ const char* loss_name(Loss loss) {
 std::vector<WorkloadFinding> find_answers(const StoredResults& results, std::span<const ReportRow> rows) {
   std::map<std::string, std::string> metric_of;
   for (const StoredTask& t : results.tasks) metric_of[t.task] = t.metric;
-  const std::set<SampleKey> decided = samples_decided_by_prefill(results);
   const DocumentNumbers documents(results);
-  Reference full;
+  const References full = references_of(results, kReferenceSpec);
   using Kind = std::pair<Workload, QuestionPosition>;
   std::map<Kind, std::map<std::string, std::vector<const Outcome*>>> done;
   for (const Outcome& o : results.outcomes) {
     if (o.failed()) continue;
     done[{workload_of(metric_of[o.key.task]), o.key.position}][o.spec].push_back(&o);
-    if (o.spec == kReferenceSpec && !decided.contains(o.key)) full[o.key] = &o;
   }
   std::map<Cell, const ReportRow*> full_rows;
   std::map<Kind, std::vector<const ReportRow*>> tables;
@@ -244,14 +216,14 @@ std::vector<WorkloadFinding> find_answers(const StoredResults& results, std::spa
       if (own.empty()) continue;
       CacheFinding cache;
       cache.spec = spec;
-      const Pool pool = pool_of(done[kind][spec], full, documents);
+      PairedPool pool;
+      for (const Outcome* o : done[kind][spec]) pool.add(*o, full, documents.of(o->key));
       const bool compared = spec != kReferenceSpec && finding.has_reference;
       const ScoreKind counted_as =
           workload == Workload::kSummaries || workload == Workload::kCode ? ScoreKind::kMeasurement : ScoreKind::kCount;
-      cache.pairs = spec == kReferenceSpec ? 0 : pool.pairs;
-      cache.score = measured_from(pool.scores, pool.score_differences, compared, counted_as, 100, kScoreMargin);
-      cache.likelihood =
-          measured_from(pool.likelihoods, pool.likelihood_differences, compared, ScoreKind::kMeasurement, 1, kLikelihoodMargin);
+      cache.pairs = spec == kReferenceSpec ? 0 : pool.pairs();
+      cache.score = pool.score(compared, counted_as);
+      cache.likelihood = pool.likelihood(compared);
       for (const ReportRow* row : own) cache.failed += row->failed;
       add_costs(cache, own, full_rows);
       cache.loss = judge(cache, own);

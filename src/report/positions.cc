@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "core/counted.h"
-
 #include "results/documents.h"
 
 namespace kvartet {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/counted.h"
+#include "report/pairing.h"
 #include "report/positions.h"
 #include "report/token_buckets.h"
 #include "results/documents.h"
@@ -26,35 +27,10 @@ double ratio(std::int64_t f16, std::int64_t bytes) {
   return bytes > 0 ? static_cast<double>(f16) / static_cast<double>(bytes) : 0;
 }
 
-// Outcomes of one cache in one group, by sample id.
-using BySample = std::map<std::string, const Outcome*>;
-
-Measured compare(const std::vector<const Outcome*>& done, const BySample* full, const DocumentNumbers& documents, ScoreKind kind,
-                 double scale, double margin, std::optional<double> (*value)(const Outcome&)) {
-  std::vector<double> values;
-  PairedDifferences differences;
-  for (const Outcome* o : done) {
-    const std::optional<double> mine = value(*o);
-    if (!mine) continue;
-    values.push_back(*mine);
-    if (full == nullptr) continue;
-    const auto it = full->find(o->key.sample);
-    if (it == full->end()) continue;
-    const std::optional<double> theirs = value(*it->second);
-    if (theirs) differences.add(*mine - *theirs, documents.of(o->key));
-  }
-  return measured_from(values, differences, full != nullptr, kind, scale, margin);
-}
-
 int count_documents(const std::vector<const Outcome*>& done, const DocumentNumbers& documents) {
   std::set<int> different;
   for (const Outcome* o : done) different.insert(documents.of(o->key));
   return static_cast<int>(different.size());
-}
-
-int count_paired(const std::vector<const Outcome*>& done, const BySample& full) {
-  return static_cast<int>(
-      std::count_if(done.begin(), done.end(), [&](const Outcome* o) { return full.contains(o->key.sample); }));
 }
 
 void fill_system_figures(ReportRow& row, const std::vector<const Outcome*>& done, const std::map<SampleKey, int>& prompt_tokens) {
@@ -222,7 +198,7 @@ void add_prompt_caveats(const StoredResults& results, std::vector<std::string>& 
   }
 }
 
-std::vector<std::string> document_caveats(const StoredResults& results) {
+void add_document_caveats(const StoredResults& results, std::vector<std::string>& out) {
   const DocumentNumbers numbers(results);
   std::map<Cell, std::pair<int, std::set<int>>> prompts;  // and their documents
   for (const SampleRecord& s : results.samples) {
@@ -230,7 +206,6 @@ std::vector<std::string> document_caveats(const StoredResults& results) {
     ++count;
     documents.insert(numbers.of(s.key));
   }
-  std::vector<std::string> out;
   for (const auto& [cell, of_cell] : prompts) {
     const auto& [count, documents] = of_cell;
     if (static_cast<int>(documents.size()) == count) continue;
@@ -238,7 +213,6 @@ std::vector<std::string> document_caveats(const StoredResults& results) {
         "{}: {} prompts ask about {} documents. Answers about one document are not independent, so intervals rest on documents.",
         cell_name(cell), count, documents.size()));
   }
-  return out;
 }
 
 }  // namespace
@@ -261,13 +235,6 @@ Measured measured_from(std::span<const double> values, const PairedDifferences& 
   return out;
 }
 
-std::set<SampleKey> samples_decided_by_prefill(const StoredResults& results) {
-  std::set<SampleKey> out;
-  for (const SampleRecord& s : results.samples)
-    if (s.decided_by_prefill()) out.insert(s.key);
-  return out;
-}
-
 std::vector<ReportRow> report_rows(const StoredResults& results, const std::string& full_spec) {
   std::map<std::string, std::string> metric_of;
   for (const StoredTask& t : results.tasks) metric_of[t.task] = t.metric;
@@ -277,15 +244,15 @@ std::vector<ReportRow> report_rows(const StoredResults& results, const std::stri
   const DocumentNumbers documents(results);
   const std::map<std::pair<Cell, std::string>, SoloFigures> solo = solo_figures(results);
 
-  const std::set<SampleKey> decided = samples_decided_by_prefill(results);
-  std::map<Cell, BySample> full;
+  const References references = references_of(results, full_spec);
+  std::set<Cell> compared_cells;
+  for (const auto& [key, outcome] : references) compared_cells.insert(key.cell());
   std::vector<std::pair<Cell, std::string>> order;  // as first met
   std::map<std::pair<Cell, std::string>, std::vector<const Outcome*>> outcomes;
   for (const Outcome& o : results.outcomes) {
     auto& list = outcomes[{o.key.cell(), o.spec}];
     if (list.empty()) order.emplace_back(o.key.cell(), o.spec);
     list.push_back(&o);
-    if (o.spec == full_spec && !o.failed() && !decided.contains(o.key)) full[o.key.cell()][o.key.sample] = &o;
   }
 
   std::vector<ReportRow> rows;
@@ -306,13 +273,12 @@ std::vector<ReportRow> report_rows(const StoredResults& results, const std::stri
     }
     row.n = static_cast<int>(done.size());
     row.documents = count_documents(done, documents);
-    const auto reference = full.find(cell);
-    const BySample* pairs = spec == full_spec || reference == full.end() ? nullptr : &reference->second;
-    if (pairs != nullptr) row.paired = count_paired(done, *pairs);
-    row.score =
-        compare(done, pairs, documents, score_kind(row.metric), 100, kScoreMargin, [](const Outcome& o) { return o.score; });
-    row.likelihood = compare(done, pairs, documents, ScoreKind::kMeasurement, 1, kLikelihoodMargin,
-                             [](const Outcome& o) { return o.gold_log_likelihood; });
+    PairedPool pool;
+    for (const Outcome* o : done) pool.add(*o, references, documents.of(o->key));
+    const bool compared = spec != full_spec && compared_cells.contains(cell);
+    if (compared) row.paired = pool.pairs();
+    row.score = pool.score(compared, score_kind(row.metric));
+    row.likelihood = pool.likelihood(compared);
     fill_system_figures(row, done, prompt_tokens);
     fill_answer_spreads(row, done);
     if (const auto alone = solo.find({cell, spec}); alone != solo.end()) row.solo = alone->second;
@@ -368,7 +334,7 @@ std::vector<std::string> report_caveats(const StoredResults& results, std::span<
     out.push_back(fmt::format("{} through {}: {} of {} failed; the first: {}", cell_name(r.cell()), r.spec, r.failed,
                               counted(r.failed + r.n, "sample"), r.first_error));
   }
-  for (std::string& caveat : document_caveats(results)) out.push_back(std::move(caveat));
+  add_document_caveats(results, out);
   add_prompt_caveats(results, out);
   return out;
 }

@@ -4,7 +4,6 @@
 
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -92,13 +91,11 @@ ShownTimes shown_times(const ReportRow& row);
 // In the order of the outcomes (task, context, cache). `full_spec` names the reference.
 std::vector<ReportRow> report_rows(const StoredResults& results, const std::string& full_spec = "full");
 
-// {"rows": [...], "runs": [...], "positions": [...], "caveats": [...]}: DESIGN 6, docs/formats/results.md.
 // A number, or null where there is none.
 nlohmann::json optional_json(const std::optional<double>& x);
-nlohmann::json report_json(const StoredResults& results, std::span<const ReportRow> rows);
 
-// Samples whose answer no cache can change: they are shown, but no difference to `full` is taken over them.
-std::set<SampleKey> samples_decided_by_prefill(const StoredResults& results);
+// {"rows": [...], "runs": [...], "positions": [...], "caveats": [...]}: DESIGN 6, docs/formats/results.md.
+nlohmann::json report_json(const StoredResults& results, std::span<const ReportRow> rows);
 
 std::string cell_name(const Cell& cell);  // "needle at 2048 tokens", "needle at 2048 tokens, question unseen"
 
