@@ -59,25 +59,21 @@ struct Tally {
   int samples = 0;
 };
 
-// What the table of samples knows.
-struct SampleFacts {
-  int prompt_tokens = 0;
-  std::string document;  // one of its own where it is not known
-};
-
-// Pairs one sample's caches with its `full`; a sample without `full` says nothing about losses.
-void tally_sample(const Cell& cell, const SampleFacts& facts, const std::vector<Seen>& seen, std::map<CellKey, Tally>* tallies) {
+// Pairs one sample's caches with its `full`; a sample without `full`, or whose answer no cache can change, says nothing about
+// losses.
+void tally_sample(const SampleRecord& sample, const std::vector<Seen>& seen, std::map<CellKey, Tally>* tallies) {
+  if (sample.decided_by_prefill()) return;
   const Seen* full = nullptr;
   for (const Seen& s : seen)
     if (s.spec == "full") full = &s;
   if (full == nullptr) return;
   for (const Seen& s : seen) {
     if (&s == full) continue;
-    Tally& tally = (*tallies)[{cell, s.spec}];
-    tally.prompt_tokens += facts.prompt_tokens;
+    Tally& tally = (*tallies)[{sample.key.cell(), s.spec}];
+    tally.prompt_tokens += sample.prompt_tokens;
     ++tally.samples;
-    if (s.nats && full->nats) tally.nats.add(facts.document, *full->nats - *s.nats);
-    if (s.score && full->score) tally.score.add(facts.document, *full->score - *s.score);
+    if (s.nats && full->nats) tally.nats.add(sample.document, *full->nats - *s.nats);
+    if (s.score && full->score) tally.score.add(sample.document, *full->score - *s.score);
   }
 }
 
@@ -147,28 +143,23 @@ Result<std::vector<EvidenceCell>> Store::evidence() {
                                           "context = ? AND sample = ?",
                                           format_ < 4 ? "''" : "document")));
   std::map<CellKey, Tally> tallies;
-  SampleKey sample;
-  SampleFacts facts;
-  bool decided = false;  // this sample's answer, by the prefill
+  SampleRecord sample;
   std::vector<Seen> seen;
   for (;;) {
     KV_ASSIGN(const bool more, row.step());
     if (!more) break;
     SampleKey next = read_key(row);
-    if (next != sample) {
-      tally_sample(sample.cell(), facts, seen, &tallies);
+    if (next != sample.key) {
+      tally_sample(sample, seen, &tallies);
       seen.clear();
-      sample = std::move(next);
+      sample = {};
+      sample.key = std::move(next);
       known.reset();
-      KV_ASSIGN(const bool found, known.bind(sample.task).bind(sample.context).bind(sample.sample).step());
-      SampleRecord record;
-      record.key = sample;
-      record.prompt_tokens = found ? static_cast<int>(known.integer()) : sample.context;
-      record.gold_tokens = found ? static_cast<int>(known.integer()) : 0;
-      decided = record.decided_by_prefill();
-      facts.prompt_tokens = record.prompt_tokens;
-      facts.document = found ? known.text() : "";
-      if (facts.document.empty()) facts.document = "of sample " + sample.sample;  // no hash looks like that
+      KV_ASSIGN(const bool found, known.bind(sample.key.task).bind(sample.key.context).bind(sample.key.sample).step());
+      sample.prompt_tokens = found ? static_cast<int>(known.integer()) : sample.key.context;
+      sample.gold_tokens = found ? static_cast<int>(known.integer()) : 0;
+      sample.document = found ? known.text() : "";
+      if (sample.document.empty()) sample.document = "of sample " + sample.key.sample;  // no hash looks like that
     }
     Seen one;
     one.spec = row.text();
@@ -179,11 +170,11 @@ Result<std::vector<EvidenceCell>> Store::evidence() {
     figures.score = one.score;
     if (!has_possible_figures(figures)) {
       return bad_input(fmt::format("The results in {} are damaged: the figures of sample {} of {} through {} cannot be.",
-                                   directory_, sample.sample, sample.task, one.spec));
+                                   directory_, sample.key.sample, sample.key.task, one.spec));
     }
-    if (!decided) seen.push_back(std::move(one));
+    seen.push_back(std::move(one));
   }
-  tally_sample(sample.cell(), facts, seen, &tallies);
+  tally_sample(sample, seen, &tallies);
 
   std::vector<EvidenceCell> cells;
   for (auto& [key, tally] : tallies) {
