@@ -117,9 +117,7 @@ Result<std::vector<Sequence>> Engine::Impl::prefill(std::span<const Token> promp
 bool Engine::Impl::can_hold(std::span<const Token> rows) {
   if (std::ranges::equal(prefix.tokens, rows)) return true;
   prefix = {};
-  const int tokens = static_cast<int>(rows.size());
-  const PrefixParts most = {.queries = SharedPrefix::kQueries, .key_pre = true, .column_sums = true};
-  const std::size_t bytes = SharedPrefix::bytes_of(shape(), tokens, most);
+  const std::size_t bytes = SharedPrefix::most_bytes(shape(), static_cast<int>(rows.size()));
   if (bytes <= available_memory(FileSystem::real()) / 2) return true;
   ++prefix_tally.not_held;
   prefix_tally.least_bytes = prefix_tally.least_bytes == 0 ? bytes : std::min(prefix_tally.least_bytes, bytes);

@@ -36,6 +36,10 @@ std::size_t SharedPrefix::bytes_of(const ModelShape& shape, int tokens, const Pr
   return sum;
 }
 
+std::size_t SharedPrefix::most_bytes(const ModelShape& shape, int tokens) {
+  return bytes_of(shape, tokens, {.queries = kQueries, .key_pre = true, .column_sums = true});
+}
+
 int prefix_tokens(int prompt_tokens, int shared) {
   const int prefix = std::min(shared, prompt_tokens - kLeastRowsBehind);
   return prefix < kLeastPrefixTokens ? 0 : prefix;

@@ -49,6 +49,8 @@ struct SharedPrefix {
   std::size_t bytes() const;
   // The same before there is anything.
   static std::size_t bytes_of(const ModelShape& shape, int tokens, const PrefixParts& parts);
+  // With everything that any cache may ask for.
+  static std::size_t most_bytes(const ModelShape& shape, int tokens);
 };
 
 // Of a prompt of so many tokens, that has its first `shared` in common with others: how many are computed as its prefix; 0: it is

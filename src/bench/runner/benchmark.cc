@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <map>
-#include <tuple>
 #include <utility>
 
 #include "bench/metrics/metric.h"
@@ -164,12 +163,6 @@ class Pace {
   double done_ = 0;
   double left_ = 0;
 };
-
-// Which prompts share rows: those about one document of a task and context.
-using DocumentKey = std::tuple<std::string, int, std::string>;
-DocumentKey document_key(const PreparedSample& sample) {
-  return {sample.record.key.task, sample.record.key.context, sample.record.document};
-}
 
 void gather_documents(std::vector<Job>& jobs) {
   std::map<DocumentKey, std::size_t> first;

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <set>
-#include <string>
-#include <tuple>
 
 #include "bench/runner/solo.h"
 #include "bench/runner/solo_child.h"
@@ -22,12 +20,6 @@ double solo_seconds(const PreparedSample& sample, const RunRates& rates) {
   return rates.open_s + kWarmUpRequests * warm_up + prompt / rates.prefill_tokens_per_s + answer / rates.decode_tokens_per_s;
 }
 
-// With everything that any cache may ask for.
-std::size_t held_bytes(const ModelShape& shape, int tokens) {
-  if (tokens == 0) return 0;
-  return SharedPrefix::bytes_of(shape, tokens, {.queries = SharedPrefix::kQueries, .key_pre = true, .column_sums = true});
-}
-
 }  // namespace
 
 RunEstimate estimate_run(std::span<const PlannedTask> plan, std::span<const CacheSpec> specs, const ModelShape& shape,
@@ -36,14 +28,14 @@ RunEstimate estimate_run(std::span<const PlannedTask> plan, std::span<const Cach
   double seconds = 0;
   int longest_prompt = 0;
   int longest_answer = 0;
-  std::set<std::tuple<std::string, int, std::string>> begun;  // documents of a task and context
+  std::set<DocumentKey> begun;
   for (const PlannedTask& task : plan) {
     for (const PreparedSample& sample : task.samples) {
       const int answer = sample.sample.max_new_tokens;
       const auto gold = static_cast<double>(sample.gold.size());
-      const bool first = sample.shared_tokens == 0 || begun.emplace(task.task, task.context, sample.record.document).second;
+      const bool first = sample.shared_tokens == 0 || begun.insert(document_key(sample)).second;
       out.shared_prompts += first ? 0 : 1;
-      out.shared_bytes = std::max(out.shared_bytes, held_bytes(shape, sample.shared_tokens));
+      out.shared_bytes = std::max(out.shared_bytes, SharedPrefix::most_bytes(shape, sample.shared_tokens));
       seconds += (sample.record.prompt_tokens - (first ? 0 : sample.shared_tokens)) / rates.prefill_tokens_per_s;
       for (const CacheSpec& spec : specs) {
         // Selecting caches take the reference answer one token at a time.

@@ -71,6 +71,10 @@ std::vector<Token> PreparedSample::prompt() const {
   return out;
 }
 
+DocumentKey document_key(const PreparedSample& sample) {
+  return {sample.record.key.task, sample.record.key.context, sample.record.document};
+}
+
 // A document that is prefilled alone needs rows behind the shared ones, too; so that both positions share the same rows, all
 // prompts leave them out.
 void share_documents(std::span<PreparedSample> samples, std::size_t positions) {

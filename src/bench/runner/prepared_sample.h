@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "bench/tasks/task.h"
@@ -31,6 +32,10 @@ struct PreparedSample {
 // `context` tokens; the answer's room is the larger of max_new_tokens and the gold tokens.
 // kBadInput: invalid UTF-8 or an empty prompt; kExhausted: not even a cut prompt fits.
 Result<PreparedSample> prepare_sample(const Vocabulary& vocabulary, Sample sample, SampleKey key, int ordinal);
+
+// Which prompts may share rows: those about one document of a task and context.
+using DocumentKey = std::tuple<std::string, int, std::string>;
+DocumentKey document_key(const PreparedSample& sample);
 
 // Finds the beginnings that prompts about the same document have in common. `positions`: in how many positions of its question
 // each sample runs; with two, every document is asked about twice at least.
