@@ -34,14 +34,6 @@ std::vector<int> lengths_of(const StoredResults& results, int model_context) {
   return some;
 }
 
-Workload workload_at(TaskKind kind, int context) {
-  Workload w;
-  w.kind = kind;
-  w.output_tokens = std::min(default_output_tokens(kind), context / 4);
-  w.prompt_tokens = context - w.output_tokens;
-  return w;
-}
-
 DecidedLoss loss_of(const LossPrediction& l) { return {.low = l.low, .expected = l.expected, .high = l.high}; }
 
 Decision decision_of(const Plan& plan, const PlanRequest& request) {
@@ -107,7 +99,7 @@ Result<DecisionKind> decide_kind(const PlanInputs& inputs, TaskKind kind, const 
   out.summary = kind_summary(kind);
   for (const int length : lengths) {
     PlanRequest request;
-    request.workload = workload_at(kind, length);
+    request.workload = workload_filling(kind, length);
     KV_ASSIGN(const Weighed weighed, weigh(inputs, request.workload));
     *cells = weighed.cells;  // the same for every workload
     std::set<std::string> chosen;
@@ -154,11 +146,10 @@ Result<Decisions> decisions_of(const StoredResults& results, const DecisionReque
   KV_ASSIGN(const std::unique_ptr<Gathered> gathered, gather(path, {}, resolved_threads(ModelFlags())));
   for (const std::string& folder : request.folders) {
     KV_ASSIGN(const std::vector<EvidenceCell> cells, read_evidence(FileSystem::real(), folder));
-    gathered->evidence.insert(gathered->evidence.end(), cells.begin(), cells.end());
+    gathered->add(cells);
   }
   gathered->folders = request.folders.size();
   gathered->inputs.model_hash = results.runs.front().identity.model_hash;
-  gathered->point();
   const std::vector<int> lengths = lengths_of(results, gathered->inputs.model.shape.context);
   if (lengths.empty()) return out;
   CellCounts cells;

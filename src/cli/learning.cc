@@ -69,11 +69,10 @@ Result<std::unique_ptr<Gathered>> gather_for(const LearnFlags& flags, const Lear
   if (is_one_of_them || !FileSystem::real().exists(site.out + "/" + kStoreFile)) return gathered;
   // What an earlier --learn measured counts, although nobody names the folder twice.
   KV_ASSIGN(const std::vector<EvidenceCell> cells, read_evidence(FileSystem::real(), site.out));
-  gathered->evidence.insert(gathered->evidence.end(), cells.begin(), cells.end());
+  gathered->add(cells);
   if (gathered->inputs.model_hash.empty() && !cells.empty()) {
     KV_ASSIGN(gathered->inputs.model_hash, model_fingerprint(FileSystem::real(), site.model_path));
   }
-  gathered->point();
   return gathered;
 }
 
@@ -141,10 +140,7 @@ Result<Lessons> plan_lessons(const LearnFlags& flags, const LearnSite& site, Ben
     KV_ASSIGN(const std::unique_ptr<Task> made, make_task(task));
     lessons.tasks[kind] = made->spec();
     for (const int context : request->contexts) {
-      Workload w;
-      w.kind = kind;
-      w.output_tokens = std::min(default_output_tokens(kind), std::max(context / 4, 1));
-      w.prompt_tokens = context - w.output_tokens;
+      Workload w = workload_filling(kind, context);
       w.sealed_before_question = request->question_positions.front() == QuestionPosition::kUnseen;
       learn.workloads.push_back(w);
     }

@@ -131,7 +131,7 @@ Json calibrated_read(const Gathered& g) {
 std::string statistics_text(const CellCounts& cells, std::size_t folders) {
   std::string text;
   if (folders > 0) {
-    text = fmt::format("{} of this model from {}", counted(cells.tasks, "cell"), counted(static_cast<int>(folders), "folder"));
+    text = fmt::format("{} of this model from {}", counted(cells.tasks, "cell"), counted(folders, "folder"));
   } else {
     text = "no results folder given (--results)";
     if (cells.fidelity == 0) return text + ": every loss is a prior from the papers, not measured here";

@@ -75,6 +75,11 @@ std::optional<PlannerStore> open_planner_store() {
   return std::nullopt;
 }
 
+void Gathered::add(std::span<const EvidenceCell> cells) {
+  evidence.insert(evidence.end(), cells.begin(), cells.end());
+  point();
+}
+
 void Gathered::point() {
   inputs.evidence = evidence;
   inputs.calibration = calibration ? &*calibration : nullptr;
@@ -111,7 +116,7 @@ Result<std::unique_ptr<Gathered>> gather(const std::string& model_path, const st
                       "out, or add some with 'kvartet bench --kv full --kv ... -o {}'.",
                       folder, folder));
     }
-    gathered->evidence.insert(gathered->evidence.end(), cells.begin(), cells.end());
+    gathered->add(cells);
   }
   gathered->folders = results.size();
   if (store) {

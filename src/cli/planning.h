@@ -4,6 +4,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -27,7 +28,8 @@ struct Gathered {
   std::optional<Calibration> calibration;  // what inputs.calibration points to
   std::size_t folders = 0;
   std::string machine_note;  // one line: calibrated when, or why not
-  void point();              // after a move: the views follow
+  void add(std::span<const EvidenceCell> cells);
+  void point();  // the views follow what they view
 };
 
 // Of the model file only metadata is read, and with results the pieces that its fingerprint covers.

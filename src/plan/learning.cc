@@ -21,8 +21,6 @@ double mean_above_zero(double d, double s) {
   return s * normal_density(d / s) + d * normal_share_below(d / s);
 }
 
-Belief belief_of(const LossPrediction& loss) { return {loss.expected, (loss.high - loss.low) / 2 / 1.96}; }
-
 // What is known of caches that agree in this is known of each other.
 std::string family_of(const Candidate& c, int prompt_tokens) {
   const SpecFacts& f = c.facts;
@@ -43,7 +41,7 @@ class OpenQuestions {
     for (const Candidate& c : plan.candidates) {
       if (!fits(c) || family_of(c, workload_.prompt_tokens) == chosen_family) continue;
       if (next == nullptr || c.loss.expected < next->loss.expected) next = &c;
-      const Belief loss = belief_of(c.loss);
+      const Belief loss = c.loss.belief();
       add(c, expected_gain(chosen.loss.expected, loss), chance_below(chosen.loss.expected, loss), [&] {
         return fmt::format(
             "within {:.1f} MB the choice is {} (expected loss {:.2f} points); this one is expected to lose {:.2f} "
@@ -53,7 +51,7 @@ class OpenQuestions {
       });
     }
     if (next == nullptr) return;
-    const Belief loss = belief_of(chosen.loss);
+    const Belief loss = chosen.loss.belief();
     add(chosen, expected_regret(loss, next->loss.expected), 1 - chance_below(next->loss.expected, loss), [&] {
       return fmt::format(
           "within {:.1f} MB this is the choice, with an expected loss of {:.2f} points ({:.2f} to {:.2f}, {}); the "

@@ -60,6 +60,7 @@ struct QualityModel::Part {
   int tokens = 0;
   bool question_seen = true;
 
+  bool drops_rows() const { return evict && share < 0.999; }  // false also for a prompt so short that every row stays
   std::string key() const {
     return evict_stage + "|" + (format ? formats : "") +
            fmt::format("|{}|{}|{}", kind ? static_cast<int>(*kind) : -1, tokens, question_seen);
@@ -210,7 +211,7 @@ bool QualityModel::place(const EvidenceCell& cell, const std::optional<SpecFacts
   asked.prompt_tokens = cell.prompt_tokens;
   Part& part = group->part;
   part = part_of(*facts, asked);
-  if (part.evict && part.share >= 0.999) return false;  // it kept every row of so short a prompt: no eviction was seen
+  if (part.evict && !part.drops_rows()) return false;  // no eviction was seen
   part.kind = group->fidelity ? kKindOfText : kind_of_task(cell.task);
   part.question_seen = cell.parameters.find("question=unseen") == std::string::npos;
   if (!group->same_model)
@@ -401,11 +402,9 @@ LossPrediction QualityModel::predict_stage(const Part& part) {
 
 // What a combination starts at, until it was measured itself.
 Belief QualityModel::sum_of_stages(const Part& both) {
-  const LossPrediction a = predict_stage(eviction_alone(both));
-  const LossPrediction b = predict_stage(format_alone(both));
-  const double sd_a = (a.high - a.low) / 2 / 1.96;
-  const double sd_b = (b.high - b.low) / 2 / 1.96;
-  return {a.expected + b.expected, 1.25 * std::hypot(sd_a, sd_b) + 0.1};
+  const Belief a = predict_stage(eviction_alone(both)).belief();
+  const Belief b = predict_stage(format_alone(both)).belief();
+  return {a.mean + b.mean, 1.25 * std::hypot(a.sd, b.sd) + 0.1};
 }
 
 LossPrediction QualityModel::predict_part(const Part& part) {
@@ -432,15 +431,14 @@ LossPrediction no_loss() {
 
 LossPrediction QualityModel::predict(const SpecFacts& facts, const Workload& workload) {
   const Part part = part_of(facts, workload);
-  const bool evicts = part.evict && part.share < 0.999;
-  if (evicts) return predict_part(part);
+  if (part.drops_rows()) return predict_part(part);
   return part.format ? predict_stage(format_alone(part)) : no_loss();
 }
 
 LossPrediction QualityModel::explain(const SpecFacts& facts, const Workload& workload) {
   LossPrediction out = predict(facts, workload);
   const Part part = part_of(facts, workload);
-  const bool evicts = part.evict && part.share < 0.999;
+  const bool evicts = part.drops_rows();
   if (!evicts && !part.format) {
     out.evidence.push_back({1, part.evict ? "keeps every row of so short a prompt" : "the reference itself"});
     return out;

@@ -37,6 +37,8 @@ struct LossPrediction {
   LossSource source = LossSource::kPrior;
   int measured_samples = 0;            // of this spec, model, kind and context bucket
   std::vector<EvidenceLine> evidence;  // heaviest first; only QualityModel::explain tells them
+
+  Belief belief() const { return {expected, (high - low) / 2 / 1.96}; }
 };
 
 class QualityModel {

@@ -95,6 +95,14 @@ const char* kind_summary(TaskKind kind) { return entry_of(kind).summary.data(); 
 int default_output_tokens(TaskKind kind) { return entry_of(kind).output_tokens; }
 int Workload::answer_tokens() const { return output_tokens > 0 ? output_tokens : default_output_tokens(kind); }
 
+Workload workload_filling(TaskKind kind, int context) {
+  Workload w;
+  w.kind = kind;
+  w.output_tokens = std::min(default_output_tokens(kind), std::max(context / 4, 1));
+  w.prompt_tokens = context - w.output_tokens;
+  return w;
+}
+
 Result<TaskKind> parse_kind(std::string_view text) {
   std::vector<std::string_view> names;
   for (const KindEntry& e : kKinds) {

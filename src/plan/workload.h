@@ -50,5 +50,7 @@ struct Workload {
   bool question_is_seen() const { return questions <= 1 && !sealed_before_question; }
 };
 int default_output_tokens(TaskKind kind);
+// One prompt and its answer that fill a context: an answer of the usual length, but no more than a quarter of it.
+Workload workload_filling(TaskKind kind, int context);
 
 }  // namespace kvartet
