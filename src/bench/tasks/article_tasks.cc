@@ -17,6 +17,9 @@ constexpr const char* kBefore = "Read these articles.\n\n";
 
 PersonFact fact_of(int i) { return kPersonFacts[static_cast<std::size_t>(i) % std::size(kPersonFacts)]; }
 
+// What document `document` tells of its person `i`, of as many as it has questions.
+PersonFact told_fact(int document, int i, int questions) { return fact_of(document * questions + i); }
+
 // What turn `turn` of a chat asks about somebody else: never the kind of fact that the last turn asks for, whose value
 // would stand in the prompt by chance.
 PersonFact other_fact(int index, int turn) { return fact_of(index + 2 + (turn - 1) % 4); }
@@ -32,24 +35,21 @@ class DocQa : public DocumentTask {
     std::vector<GoldPiece> gold;
     for (int i = 0; i < questions_; ++i) {
       const auto at = static_cast<std::size_t>(i);
-      gold.push_back(world.article(depths[at], world.person(at), {fact(index, i)}));
+      gold.push_back(world.article(depths[at], world.person(at), {told_fact(index, i, questions_)}));
     }
     std::vector<DocumentQuestion> questions;
-    for (int i = 0; i < questions_; ++i) {
-      const int asked = asked_fact(index, i, questions_);
-      questions.push_back(question(world, fact(index, asked), static_cast<std::size_t>(asked)));
-    }
+    for (int i = 0; i < questions_; ++i) questions.push_back(question(world, index, asked_fact(index, i, questions_)));
     const Filler filler = world.filler(static_cast<std::size_t>(questions_), /*with_companies=*/false);
     return fill_shared_document(request, spec(), filler, gold, std::move(questions));
   }
 
  private:
-  PersonFact fact(int document, int i) const { return fact_of(document * questions_ + i); }
-
-  static DocumentQuestion question(const ArticleWorld& world, PersonFact fact, std::size_t asked) {
-    const Person person = world.person(asked);
+  DocumentQuestion question(const ArticleWorld& world, int index, int asked) const {
+    const auto at = static_cast<std::size_t>(asked);
+    const Person person = world.person(at);
+    const PersonFact fact = told_fact(index, asked, questions_);
     DocumentQuestion out;
-    out.gold = {asked};
+    out.gold = {at};
     Sample& sample = out.sample;
     sample.before = kBefore;
     sample.question = kAsk + fact_subject(fact, person.name) + "?";
@@ -63,8 +63,7 @@ class DocQa : public DocumentTask {
 };
 
 // "the city in which the owner of Halden Rope Works was born": the company's article names the owner, the owner's article,
-// apart from it, the city.
-// Pair i of articles stands at depths i and i + (number of pairs): half the text apart.
+// apart from it, the city. Pair i of articles stands at depths i and i + (number of pairs): half the text apart.
 class MultiHop : public DocumentTask {
  public:
   explicit MultiHop(int questions)
@@ -81,29 +80,26 @@ class MultiHop : public DocumentTask {
       const double first = depths[at];
       const double second = depths[at + static_cast<std::size_t>(questions_)];
       const bool person_first = ((index + i) / 2) % 2 == 1;
-      front.push_back(person_first ? world.article(first, world.person(at), {fact(index, i)})
+      front.push_back(person_first ? world.article(first, world.person(at), {told_fact(index, i, questions_)})
                                    : world.article(first, world.company(at)));
       back.push_back(person_first ? world.article(second, world.company(at))
-                                  : world.article(second, world.person(at), {fact(index, i)}));
+                                  : world.article(second, world.person(at), {told_fact(index, i, questions_)}));
     }
     front.insert(front.end(), back.begin(), back.end());
     std::vector<DocumentQuestion> questions;
-    for (int i = 0; i < questions_; ++i) {
-      const int asked = asked_fact(index, i, questions_);
-      questions.push_back(question(world, fact(index, asked), static_cast<std::size_t>(asked)));
-    }
+    for (int i = 0; i < questions_; ++i) questions.push_back(question(world, index, asked_fact(index, i, questions_)));
     const Filler filler = world.filler(static_cast<std::size_t>(questions_), /*with_companies=*/true);
     return fill_shared_document(request, spec(), filler, front, std::move(questions));
   }
 
  private:
-  PersonFact fact(int document, int i) const { return fact_of(document * questions_ + i); }
-
-  DocumentQuestion question(const ArticleWorld& world, PersonFact fact, std::size_t asked) const {
-    const Person person = world.person(asked);
-    const Company company = world.company(asked);
+  DocumentQuestion question(const ArticleWorld& world, int index, int asked) const {
+    const auto at = static_cast<std::size_t>(asked);
+    const Person person = world.person(at);
+    const Company company = world.company(at);
+    const PersonFact fact = told_fact(index, asked, questions_);
     DocumentQuestion out;
-    out.gold = {asked, asked + static_cast<std::size_t>(questions_)};
+    out.gold = {at, at + static_cast<std::size_t>(questions_)};
     Sample& sample = out.sample;
     sample.before = kBefore;
     sample.question = kAsk + fact_subject(fact, "the owner of " + company.name) + "?";
