@@ -12,17 +12,8 @@
 namespace kvartet {
 namespace {
 
+using test::inputs_of;
 using test::smol_model;
-
-PlanInputs inputs_of(const std::vector<EvidenceCell>& cells) {
-  PlanInputs in;
-  in.model = smol_model();
-  in.model_hash = "ours";
-  in.evidence = cells;
-  in.threads = 2;
-  in.candidates = candidate_specs();
-  return in;
-}
 
 Workload workload_of(TaskKind kind) {
   Workload w;

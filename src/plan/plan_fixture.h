@@ -32,6 +32,16 @@ inline std::vector<std::string> candidate_texts() {
   return texts;
 }
 
+inline PlanInputs inputs_of(const std::vector<EvidenceCell>& cells) {
+  PlanInputs in;
+  in.model = smol_model();
+  in.model_hash = "ours";
+  in.evidence = cells;
+  in.threads = 2;
+  in.candidates = candidate_specs();
+  return in;
+}
+
 inline Moments moments(int n, double mean, double sd) { return {.n = n, .mean = mean, .m2 = sd * sd * (n - 1)}; }
 
 inline EvidenceCell cell(const std::string& task, int context, const std::string& spec, int n, double nats, double sd) {

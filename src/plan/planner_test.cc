@@ -9,17 +9,7 @@
 namespace kvartet {
 namespace {
 
-using test::smol_model;
-
-PlanInputs inputs_of(const std::vector<EvidenceCell>& cells) {
-  PlanInputs in;
-  in.model = smol_model();
-  in.model_hash = "ours";
-  in.evidence = cells;
-  in.threads = 2;
-  in.candidates = candidate_specs();
-  return in;
-}
+using test::inputs_of;
 
 PlanRequest request_of(TaskKind kind, int tokens) {
   PlanRequest r;

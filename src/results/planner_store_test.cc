@@ -202,16 +202,20 @@ TEST_F(PlannerStoreTest, ADecisionIsKeptWithWhatHappened) {
   EXPECT_FALSE(all[0].actual_decode_tokens_per_s.has_value());
 }
 
+FidelityRecord fidelity_record() {
+  return {.model_hash = "00ff",
+          .model_name = "tiny",
+          .text_hash = "aa",
+          .spec = "kivi:bits=4",
+          .prefix_tokens = 1000,
+          .tokens = 256,
+          .kl_mean = 0.02,
+          .kl_sd = 0.05,
+          .measured = "2025-01-01T00:00:00Z"};
+}
+
 TEST_F(PlannerStoreTest, FidelityIsKeptPerModelTextCacheAndLength) {
-  FidelityRecord r = {.model_hash = "00ff",
-                      .model_name = "tiny",
-                      .text_hash = "aa",
-                      .spec = "kivi:bits=4",
-                      .prefix_tokens = 1000,
-                      .tokens = 256,
-                      .kl_mean = 0.02,
-                      .kl_sd = 0.05,
-                      .measured = "2025-01-01T00:00:00Z"};
+  FidelityRecord r = fidelity_record();
   FidelityRecord other = r;
   other.text_hash = "bb";
   {
@@ -224,15 +228,7 @@ TEST_F(PlannerStoreTest, FidelityIsKeptPerModelTextCacheAndLength) {
 }
 
 TEST(FidelityCell, HasTheDivergenceInTheLosssPlaceAndFewerSamplesThanTokens) {
-  const EvidenceCell cell = fidelity_cell({.model_hash = "00ff",
-                                           .model_name = "tiny",
-                                           .text_hash = "aa",
-                                           .spec = "kivi:bits=4",
-                                           .prefix_tokens = 1000,
-                                           .tokens = 256,
-                                           .kl_mean = 0.02,
-                                           .kl_sd = 0.05,
-                                           .measured = ""});
+  const EvidenceCell cell = fidelity_cell(fidelity_record());
   EXPECT_TRUE(is_fidelity(cell));
   EXPECT_FALSE(is_paper_form(cell));
   EXPECT_EQ(cell.prompt_tokens, 1000);

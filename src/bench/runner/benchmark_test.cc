@@ -60,6 +60,14 @@ class BenchmarkTest : public ::testing::Test {
     request.samples = samples;
     return plan_benchmark(request, vocabulary_, shape_, files_).value();
   }
+  std::vector<PlannedTask> plan_of_own_file(std::string_view lines) {
+    put("my.jsonl", lines);
+    BenchmarkRequest request;
+    request.tasks = {"my.jsonl"};
+    request.metric = "contains";
+    request.contexts = {1024};
+    return plan_benchmark(request, vocabulary_, shape_, files_).value();
+  }
   static std::vector<CacheSpec> specs(std::initializer_list<const char*> names) {
     std::vector<CacheSpec> out;
     for (const char* name : names) {
@@ -224,12 +232,7 @@ TEST_F(BenchmarkTest, LongRecordsLoseTheirMiddleAndKeepTheirQuestion) {
   std::string text;
   for (int i = 0; i < 400; ++i) text += "word" + std::to_string(i) + " ";
   nlohmann::json record = {{"input", "Which word?"}, {"context", text}, {"answers", {"word7"}}, {"_id", "r1"}};
-  put("my.jsonl", record.dump() + "\n");
-  BenchmarkRequest request;
-  request.tasks = {"my.jsonl"};
-  request.metric = "contains";
-  request.contexts = {1024};
-  const std::vector<PlannedTask> tasks = plan_benchmark(request, vocabulary_, shape_, files_).value();
+  const std::vector<PlannedTask> tasks = plan_of_own_file(record.dump() + "\n");
   const PreparedSample& s = tasks.at(0).samples.at(0);
   EXPECT_GT(s.record.dropped_tokens, 0);
   EXPECT_LE(s.record.prompt_tokens + s.sample.max_new_tokens, 1024);
@@ -253,12 +256,7 @@ TEST_F(BenchmarkTest, RecordsWithTheSameContextShareIt) {
   add("a2", text, "And which word is the last one?");
   add("c1", "Short.", "One?");
   add("c2", "Short.", "Two?");
-  put("my.jsonl", lines);
-  BenchmarkRequest request;
-  request.tasks = {"my.jsonl"};
-  request.metric = "contains";
-  request.contexts = {1024};
-  const std::vector<PlannedTask> tasks = plan_benchmark(request, vocabulary_, shape_, files_).value();
+  const std::vector<PlannedTask> tasks = plan_of_own_file(lines);
   const std::vector<PreparedSample>& s = tasks.at(0).samples;
   ASSERT_EQ(s.size(), 5U);
   EXPECT_EQ(s[0].shared_tokens, static_cast<int>(s[0].document.size()) - 2);
@@ -294,12 +292,7 @@ TEST_F(BenchmarkTest, CutDocumentsShareTheirFirstHalf) {
   for (const std::string& input :
        {std::string("Which word?"), std::string("Which word is it that comes last in the text above?")})
     lines += nlohmann::json{{"_id", input}, {"context", text}, {"input", input}, {"answers", {"x"}}}.dump() + "\n";
-  put("my.jsonl", lines);
-  BenchmarkRequest request;
-  request.tasks = {"my.jsonl"};
-  request.metric = "contains";
-  request.contexts = {1024};
-  const std::vector<PlannedTask> tasks = plan_benchmark(request, vocabulary_, shape_, files_).value();
+  const std::vector<PlannedTask> tasks = plan_of_own_file(lines);
   const std::vector<PreparedSample>& s = tasks.at(0).samples;
   EXPECT_NE(s[0].document, s[1].document);
   EXPECT_EQ(s[0].record.document, s[1].record.document);
