@@ -35,6 +35,7 @@
 namespace kvartet {
 namespace {
 
+constexpr double kMiB = 1024.0 * 1024.0;
 constexpr int kMostSamples = 100'000;  // of one task and length: all of their prompts are in memory at once
 
 struct BenchFlags {
@@ -152,7 +153,6 @@ void print_dry_run(const std::vector<PlannedTask>& plan, const std::vector<Cache
     text += fmt::format("and {} of a cache alone, about {:.1f} hours of the following\n", counted(estimate.solo_runs, "run"),
                         estimate.solo_hours);
   }
-  constexpr double kMiB = 1024.0 * 1024.0;
   text += fmt::format(
       "about {:.1f} hours if every answer were as long as allowed; at most {:.0f} MiB of caches at once, {:.0f} MiB of them in "
       "memory\n",
@@ -160,8 +160,7 @@ void print_dry_run(const std::vector<PlannedTask>& plan, const std::vector<Cache
   if (estimate.shared_prompts > 0) {
     text += fmt::format(
         "{} to be computed from where a document's first prompt has read it; at most {:.0f} MiB of memory hold the document's "
-        "rows "
-        "meanwhile\n",
+        "rows meanwhile\n",
         counted(estimate.shared_prompts, "prompt"), static_cast<double>(estimate.shared_bytes) / kMiB);
   }
   print(text);
@@ -275,7 +274,6 @@ std::vector<const PreparedSample*> samples_of(const std::vector<PlannedTask>& pl
 }
 
 void note_shared_documents(const Engine::SharedPrefixTally& tally) {
-  constexpr double kMiB = 1024.0 * 1024.0;
   if (tally.taken > 0) {
     print_note(
         fmt::format("{} like an earlier one, about the same document: only what follows was computed ({:.0f} MiB held); times "
