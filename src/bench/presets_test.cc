@@ -171,6 +171,7 @@ TEST(Presets, FlagsReplaceParts) {
   ASSERT_TRUE(got.ok());
   ASSERT_EQ(got->requests.size(), 2U);
   EXPECT_EQ(got->requests[0].contexts, (std::vector<int>{1024, 2048, 4096, 6144}));  // as the preset has docqa
+  EXPECT_EQ(got->requests[0].tasks, std::vector<std::string>{"docqa"});              // with one question a document, as asked
   EXPECT_EQ(got->requests[1].contexts, std::vector<int>{8192});                      // which it does not say of chat
   EXPECT_EQ(got->requests[1].samples, 3);
   EXPECT_EQ(got->requests[1].seed, 7U);
