@@ -27,8 +27,10 @@ demo: program     # the benchmark of the README, into results/demo
 test: build       # the quick set: at most 10 minutes on two cores after building
 	@ctest --preset release -j $(TEST_JOBS)
 
-test-full: test   # the slow oracle tests, and the quick set under the address, undefined-behaviour and thread sanitizers
+test-full: test   # the slow oracle tests, instruction counts (needs valgrind), and the quick set under three sanitizers
 	@KVARTET_SLOW=1 ctest --preset release -R Oracle
+	@cmake --build --preset release --target kernel_instructions
+	@bench/instructions
 	@cmake --preset asan >/dev/null
 	@cmake --build --preset asan
 	@ctest --preset asan -j $(TEST_JOBS)
