@@ -95,6 +95,7 @@ TEST(ByteAccounts, Section9PlainRows) {
   EXPECT_EQ(live("q5_0"), 1024U * 45056U);
   EXPECT_EQ(live("q4_0"), 1024U * 36864U);
   EXPECT_EQ(live("q4_1"), 1024U * 40960U);
+  EXPECT_EQ(live("q3_0"), 1024U * 28672U);  // 14 bytes per 32
   // Beside the rows: 512 bytes of signs, and for variant=prod a sketch matrix of 64 KiB, once per cache (3.7, R7).
   EXPECT_EQ(live("turboquant"), 1024U * 33792U + 512U);
   EXPECT_EQ(live("turboquant:bits=3"), 1024U * 25600U + 512U);

@@ -160,6 +160,7 @@ const int kRegistered = [] {
                                                            {"q4_0"},
                                                            {"q4_1"},
                                                            {"q5_0"},
+                                                           {"q3_0"},
                                                            {.name = "q4_0", .rotation = Rotation::kHadamard},
                                                            turboquant(1),
                                                            turboquant(2),

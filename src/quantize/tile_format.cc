@@ -11,6 +11,7 @@
 #include "quantize/fp8_format.h"
 #include "quantize/kivi_format.h"
 #include "quantize/polar_angle_format.h"
+#include "quantize/q3_0_format.h"
 #include "quantize/q8_0_format.h"
 #include "quantize/qjl_format.h"
 #include "quantize/turboquant_format.h"
@@ -22,9 +23,9 @@ namespace {
 struct Registered {
   Result<TileFormat> (*make)(const FormatRequest&, Side, int head_dim);
 };
-constexpr Registered kFormats[] = {{make_f16_format},        {make_f32_format},         {make_q8_0_format}, {make_q5_0_format},
-                                   {make_q4_1_format},       {make_q4_0_format},        {make_fp8_format},  {make_kivi_format},
-                                   {make_turboquant_format}, {make_polar_angle_format}, {make_qjl_format}};
+constexpr Registered kFormats[] = {{make_f16_format},  {make_f32_format},        {make_q8_0_format},        {make_q5_0_format},
+                                   {make_q4_1_format}, {make_q4_0_format},       {make_q3_0_format},        {make_fp8_format},
+                                   {make_kivi_format}, {make_turboquant_format}, {make_polar_angle_format}, {make_qjl_format}};
 
 // Kernels keep their scratch on the stack, at most four rows of floats.
 constexpr int kMaxHeadDim = 1024;
@@ -40,8 +41,8 @@ std::size_t TileFormat::live_bytes(int rows) const {
 }
 
 std::span<const std::string> format_names() {
-  static const std::array<std::string, std::size(kFormats)> names = {"f16", "f32",  "q8_0",       "q5_0",        "q4_1", "q4_0",
-                                                                     "fp8", "kivi", "turboquant", "polar-angle", "qjl"};
+  static const std::array<std::string, std::size(kFormats)> names = {"f16",  "f32", "q8_0", "q5_0",       "q4_1",        "q4_0",
+                                                                     "q3_0", "fp8", "kivi", "turboquant", "polar-angle", "qjl"};
   return names;
 }
 

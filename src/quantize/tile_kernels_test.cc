@@ -54,7 +54,8 @@ std::vector<Case> all_cases() {
   for (const std::string& name : format_names()) {
     if (name != "kivi" && name != "turboquant") requests.push_back({name});
   }
-  for (const char* name : {"q8_0", "q4_1", "polar-angle"}) requests.push_back({.name = name, .rotation = Rotation::kHadamard});
+  for (const char* name : {"q8_0", "q4_1", "q3_0", "polar-angle"})
+    requests.push_back({.name = name, .rotation = Rotation::kHadamard});
   for (int bits = 1; bits <= 8; ++bits) {
     requests.push_back({.name = "turboquant", .bits = bits, .rotation = Rotation::kHadamard, .seed = 1});
   }
