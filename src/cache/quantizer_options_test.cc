@@ -94,8 +94,9 @@ TEST(KeptLayers, Section8KeptLayersAreFull) {
 
 // T15: every quantizer writes fewer bytes than f16 whenever it has rows to write.
 TEST(Quantizers, T15TheyAct) {
-  for (const std::string spec : {"q8_0", "q5_0", "q4_1", "q4_0", "fp8", "kivi:bits=3", "turboquant", "turboquant:bits=2.5",
-                                 "turboquant:variant=prod", "q8_0/q4_0", "turboquant:residual=128", "q4_0:rotate=hadamard"}) {
+  for (const std::string spec :
+       {"q8_0", "q5_0", "q4_1", "q4_0", "q3_0:rotate=hadamard", "fp8", "kivi:bits=3", "turboquant", "turboquant:bits=2.5",
+        "turboquant:variant=prod", "q8_0/q4_0", "turboquant:residual=128", "q4_0:rotate=hadamard"}) {
     FedCache fed = fed_cache(spec);
     expect_ok(fed.prompt(600));
     FedCache full = fed_cache("full");

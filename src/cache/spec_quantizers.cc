@@ -285,7 +285,7 @@ std::span<const SpecMethod> quantizer_methods() {
       {{"q5_0", "rotate=none|hadamard", "5 bits with one scale per 32 channels of a row, as llama.cpp's q5_0."}},
       {{"q4_1", "rotate=none|hadamard", "4 bits with scale and minimum per 32 channels of a row, as llama.cpp's q4_1."}},
       {{"q4_0", "rotate=none|hadamard", "4 bits with one scale per 32 channels of a row, as llama.cpp's q4_0."}},
-      {{"q3_0", "rotate=none|hadamard", "3 bits with one scale per 32 channels of a row: 8 equal steps, symmetric about zero."}},
+      {{"q3_0", "rotate=none|hadamard", "3 bits with one scale per 32 channels of a row, by q4_0's rule."}},
       {{"fp8", "scale=1|calibrated", "Every number as an 8-bit float (E4M3)."}},
       {{"kivi", "bits=4|2|3|8, group=32|64|128, residual=128",
         "Keys quantized per channel over groups of tokens, values per token; the newest rows stay f16."}},

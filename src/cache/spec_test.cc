@@ -39,6 +39,7 @@ TEST(Spec, CanonicalForms) {
       {"q8_0/q4_0:rotate=hadamard", "q8_0/q4_0:rotate=hadamard"},
       {"q5_0/q4_1:rotate=none/hadamard", "q5_0/q4_1:rotate=none/hadamard"},
       {"q4_0:center=none", "q4_0"},
+      {"q3_0:rotate=hadamard", "q3_0:rotate=hadamard"},
       {"fp8", "fp8"},
       {"polar-angle", "polar-angle"},
       {"qjl", "qjl:sketch=256,residual=128"},

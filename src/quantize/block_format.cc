@@ -20,7 +20,7 @@ constexpr std::size_t kMaxDim = 1024;
 
 std::size_t uz(int i) { return static_cast<std::size_t>(i); }
 
-// Codes of a block from its step and the number that code 0 stands for; `up` rounds: 0.5 to nearest from below zero.
+// Codes of a block from its step; `offset` is the code of zero, and the half that rounds what is cut off to the nearest.
 void code_block(const float* x, float step, float offset, int most, std::uint8_t* codes) {
   for (std::size_t c = 0; c < kBlock; ++c) {
     const float steps = step == 0.0F ? 0.0F : x[c] / step + offset;
@@ -29,7 +29,7 @@ void code_block(const float* x, float step, float offset, int most, std::uint8_t
   }
 }
 
-// q4_0 and q5_0: the signed entry of largest magnitude becomes code 0.
+// q3_0, q4_0 and q5_0: the signed entry of largest magnitude becomes code 0.
 void quantize_symmetric(const float* x, int half, std::uint8_t* codes, std::uint16_t* scale) {
   float low = x[0];
   float high = x[0];
@@ -121,6 +121,9 @@ TileFormat rotated_as_asked(TileFormat plain, const FormatRequest& request) {
   return with_rotation(std::move(plain), {request.rotation, {head_dim, 0}, 1, {}}, request.seed);
 }
 
+Result<TileFormat> make_q3_0_format(const FormatRequest& request, Side side, int head_dim) {
+  return make_block_format({"q3_0", 3, 4.0F, false}, request, side, head_dim);
+}
 Result<TileFormat> make_q4_0_format(const FormatRequest& request, Side side, int head_dim) {
   return make_block_format({"q4_0", 4, 8.0F, false}, request, side, head_dim);
 }

@@ -1,4 +1,4 @@
-// q4_0, q4_1 and q5_0 against compression.md 7.1, section 9 and T13; rotation against 7.2.
+// q4_0, q4_1, q5_0 and q3_0 (q4_0's rule with 3 bits) against compression.md 7.1, section 9 and T13; rotation against 7.2.
 #include "quantize/block_format.h"
 
 #include <algorithm>
@@ -52,6 +52,15 @@ TEST(BlockFormats, ExamplesOf71) {
   }
 }
 
+// d = 1 / -4: the codes are whole steps of 0.25, and the side opposite the extreme ends at three of them.
+TEST(BlockFormats, Q30ByHand) {
+  for (const Side side : {Side::kKey, Side::kValue}) {
+    const Coded coded = code_block("q3_0", side, {1.0F, -1.0F, 0.5F, -0.5F, 0.26F, 0.1F, 0.0F});
+    EXPECT_EQ(coded.codes, (std::vector<unsigned>{0, 7, 2, 6, 3, 4, 4}));
+    EXPECT_EQ(coded.decoded, (std::vector<float>{1.0F, -0.75F, 0.5F, -0.5F, 0.25F, 0.0F, 0.0F}));
+  }
+}
+
 // The formulas, written out again on random blocks.
 TEST(BlockFormats, CodesAreThoseOfTheFormulas71) {
   Rng rng(4);
@@ -61,7 +70,7 @@ TEST(BlockFormats, CodesAreThoseOfTheFormulas71) {
     for (float& x : row) x = static_cast<float>(rng.normal() * size);
     float extreme = 0.0F;
     for (const float x : row) extreme = std::abs(x) > std::abs(extreme) ? x : extreme;
-    for (const auto& [name, half] : {std::pair{"q4_0", 8}, {"q5_0", 16}}) {
+    for (const auto& [name, half] : {std::pair{"q3_0", 4}, {"q4_0", 8}, {"q5_0", 16}}) {
       const float d = float_from_f16(f16_from_float(extreme / static_cast<float>(-half)));
       const Coded coded = code_block(name, Side::kValue, row);
       for (std::size_t c = 0; c < 32; ++c) {
@@ -104,6 +113,7 @@ TEST(BlockFormats, MeanSquaredErrorOf71) {
     EXPECT_NEAR(error_of(make("q4_0", side, 128)), 0.00738, 0.02 * 0.00738);
     EXPECT_LT(error_of(make("q4_1", side, 128)), 0.0063);  // 0.00611 with 15 steps of the true range (2.8)
     EXPECT_LT(error_of(make("q5_0", side, 128)), 0.00738 / 3.5);
+    EXPECT_NEAR(error_of(make("q3_0", side, 128)), 0.0305, 0.02 * 0.0305);  // the formula on 20,000 blocks, outside this program
     // On normal numbers a rotation changes nothing: they stay normal.
     EXPECT_NEAR(error_of(make("q4_0", side, 128, Rotation::kHadamard)), 0.00738, 0.02 * 0.00738);
   }
@@ -111,14 +121,16 @@ TEST(BlockFormats, MeanSquaredErrorOf71) {
 
 // 7.2: on rows with outlier channels the rotation spreads them over the blocks.
 TEST(BlockFormats, RotationSpreadsOutliers72) {
-  Rng rng(2);
-  std::vector<float> x(64 * 64);
-  for (float& v : x) v = static_cast<float>(rng.normal());
-  for (std::size_t r = 0; r < 64; ++r) {
-    x[r * 64 + 5] *= 50;
-    x[r * 64 + 40] *= 50;
-  }
-  for (const char* name : {"q8_0", "q4_0", "q4_1", "q5_0"}) {
+  // With 3 bits, a channel 50 times as large leaves nothing of the others either way.
+  for (const auto& [name, outlier] :
+       {std::pair{"q8_0", 50.0F}, {"q4_0", 50.0F}, {"q4_1", 50.0F}, {"q5_0", 50.0F}, {"q3_0", 10.0F}}) {
+    Rng rng(2);
+    std::vector<float> x(64 * 64);
+    for (float& v : x) v = static_cast<float>(rng.normal());
+    for (std::size_t r = 0; r < 64; ++r) {
+      x[r * 64 + 5] *= outlier;
+      x[r * 64 + 40] *= outlier;
+    }
     double error[2] = {0, 0};
     for (const Rotation rotation : {Rotation::kNone, Rotation::kHadamard}) {
       const TileFormat f = make(name, Side::kKey, 64, rotation);
@@ -139,6 +151,7 @@ TEST(BlockFormats, BytesOf71AndSection9) {
   EXPECT_EQ(make("q4_0", Side::kKey, 32).live_bytes(1), 18U);
   EXPECT_EQ(make("q4_1", Side::kKey, 32).live_bytes(1), 20U);
   EXPECT_EQ(make("q5_0", Side::kKey, 32).live_bytes(1), 22U);
+  EXPECT_EQ(make("q3_0", Side::kKey, 32).live_bytes(1), 14U);
   const auto row = [](const char* name) { return make(name, Side::kKey, 128).live_bytes(1); };
   EXPECT_EQ(32 * 8 * 2 * row("q5_0"), 45056U);
   EXPECT_EQ(32 * 8 * 2 * row("q4_0"), 36864U);
@@ -146,7 +159,7 @@ TEST(BlockFormats, BytesOf71AndSection9) {
 }
 
 TEST(BlockFormats, ZerosAndConstants) {
-  for (const char* name : {"q4_0", "q4_1", "q5_0"}) {
+  for (const char* name : {"q4_0", "q4_1", "q5_0", "q3_0"}) {
     EXPECT_EQ(code_block(name, Side::kKey, std::vector<float>(32, 0.0F)).decoded, std::vector<float>(32, 0.0F)) << name;
     const float expected = 3.5F;  // the extreme itself, and the minimum of a block without range
     EXPECT_EQ(code_block(name, Side::kValue, std::vector<float>(32, expected)).decoded, std::vector<float>(32, expected)) << name;

@@ -11,7 +11,6 @@
 #include "quantize/fp8_format.h"
 #include "quantize/kivi_format.h"
 #include "quantize/polar_angle_format.h"
-#include "quantize/q3_0_format.h"
 #include "quantize/q8_0_format.h"
 #include "quantize/qjl_format.h"
 #include "quantize/turboquant_format.h"

@@ -20,6 +20,7 @@ const FormatRequest kRequests[] = {
     {"q5_0"},
     {"q4_1"},
     {"q4_0"},
+    {"q3_0"},
     {.name = "q4_0", .rotation = Rotation::kHadamard},
     {"fp8"},
     {"kivi", 2, 32},

@@ -2,7 +2,7 @@
 // then double arithmetic (compression.md T4, relative 1e-5). Odd row ranges, 1 to 7 and 12 queries, unaligned memory, and
 // guarded borders: a kernel writes what it promises and nothing else. Keys are judged by whole rows and raw queries, with
 // prepare_queries in between; values of rotated formats by their rotated rows, since finish_output comes once at the end
-// (rotated_format_test.cc checks it).
+// (turboquant_format_test.cc checks it).
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -54,8 +54,7 @@ std::vector<Case> all_cases() {
   for (const std::string& name : format_names()) {
     if (name != "kivi" && name != "turboquant") requests.push_back({name});
   }
-  for (const char* name : {"q8_0", "q4_1", "q3_0", "polar-angle"})
-    requests.push_back({.name = name, .rotation = Rotation::kHadamard});
+  for (const char* name : {"q8_0", "q4_1", "polar-angle"}) requests.push_back({.name = name, .rotation = Rotation::kHadamard});
   for (int bits = 1; bits <= 8; ++bits) {
     requests.push_back({.name = "turboquant", .bits = bits, .rotation = Rotation::kHadamard, .seed = 1});
   }
