@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "core/arena.h"
+#include "core/bytes_text.h"
+#include "core/counted.h"
 #include "core/rng.h"
 #include "offload/page_buffer.h"
 #include "offload/page_reader.h"
@@ -63,8 +65,8 @@ class DiskMeter {
     KV_ASSIGN(const std::uint64_t free, request_.files->free_bytes(request_.directory));
     bytes_ = std::min(request_.file_bytes, free / 4) / kStretch * kStretch;
     if (bytes_ < std::min(kLeastBytes, request_.file_bytes)) {
-      return exhausted(fmt::format("{} has {} MB free, too little to measure its disk; name another folder with --tier-dir",
-                                   request_.directory, free / 1'000'000));
+      return exhausted(fmt::format("{} has {} free, too little to measure its disk; name another folder with --tier-dir",
+                                   request_.directory, bytes_text(free)));
     }
     const std::string path = fmt::format("{}/kvartet-calibrate-{}.rows", request_.directory, ::getpid());
     KV_ASSIGN(file_, request_.files->open_random(path, {.create = true, .nameless = true, .try_direct = true}));
@@ -95,7 +97,7 @@ class DiskMeter {
     }
     if (uring.status().code() != Code::kIo) return uring.status();
     KV_ASSIGN(reader_, make_pread_reader(*file_, *arena_, options));
-    reader_name_ = fmt::format("pread on {} threads", options.threads);
+    reader_name_ = fmt::format("pread on {}", counted(options.threads, "thread"));
     return {};
   }
 

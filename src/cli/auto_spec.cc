@@ -7,6 +7,7 @@
 
 #include "cache/spec_grammar.h"
 #include "cli/command.h"
+#include "core/bytes_text.h"
 #include "core/file_system.h"
 #include "model/memory_limit.h"
 
@@ -96,12 +97,12 @@ Result<AutoDecision> decide(const AutoSpec& wish, const AutoSite& site) {
 
   const Candidate& c = plan.first();
   print_note(fmt::format(
-      "auto{}: {} ({}) -> {}; it has {}; expected loss {:.2f} points, 95 % {:.2f} .. {:.2f} ({}), {:.1f} MB, first token {:.2f} "
+      "auto{}: {} ({}) -> {}; it has {}; expected loss {:.2f} points, 95 % {:.2f} .. {:.2f} ({}), {}, first token {:.2f} "
       "s, {:.1f} "
       "tokens/s ({})",
       site.what.empty() ? "" : " for " + site.what, workload_text(request.workload), kind_source, c.spec, plan.reason,
-      c.loss.expected, c.loss.low, c.loss.high, source_name(c.loss.source), static_cast<double>(c.cost.bytes()) * 1e-6,
-      c.cost.ttft_s, c.cost.decode_tokens_per_s(), gathered->machine_note));
+      c.loss.expected, c.loss.low, c.loss.high, source_name(c.loss.source), bytes_text(c.cost.bytes()), c.cost.ttft_s,
+      c.cost.decode_tokens_per_s(), gathered->machine_note));
   AutoDecision decision{c.spec, 0};
   PlanRecord record;
   record.decided = utc_timestamp();

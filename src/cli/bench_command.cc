@@ -23,6 +23,7 @@
 #include "cli/prefill_keeping.h"
 #include "cli/self_checking.h"
 #include "core/clock.h"
+#include "core/bytes_text.h"
 #include "core/counted.h"
 #include "core/file_system.h"
 #include "engine/engine.h"
@@ -35,7 +36,6 @@
 namespace kvartet {
 namespace {
 
-constexpr double kMiB = 1024.0 * 1024.0;
 constexpr int kMostSamples = 100'000;  // of one task and length: all of their prompts are in memory at once
 
 struct BenchFlags {
@@ -156,12 +156,12 @@ void print_dry_run(const std::vector<PlannedTask>& plan, const std::vector<Cache
   text += fmt::format(
       "about {:.1f} hours if every answer were as long as allowed; at most {:.0f} MiB of caches at once, {:.0f} MiB of them in "
       "memory\n",
-      estimate.hours, static_cast<double>(estimate.cache_bytes) / kMiB, static_cast<double>(estimate.fast_bytes) / kMiB);
+      estimate.hours, bytes_text(estimate.cache_bytes), bytes_text(estimate.fast_bytes));
   if (estimate.shared_prompts > 0) {
     text += fmt::format(
         "{} to be computed from where a document's first prompt has read it; at most {:.0f} MiB of memory hold the document's "
         "rows meanwhile\n",
-        counted(estimate.shared_prompts, "prompt"), static_cast<double>(estimate.shared_bytes) / kMiB);
+        counted(estimate.shared_prompts, "prompt"), bytes_text(estimate.shared_bytes));
   }
   print(text);
 }
@@ -278,13 +278,13 @@ void note_shared_documents(const Engine::SharedPrefixTally& tally) {
     print_note(
         fmt::format("{} like an earlier one, about the same document: only what follows was computed ({:.0f} MiB held); times "
                     "to the first token count the document's own prefill",
-                    counted(tally.taken, "prompt began", "prompts began"), static_cast<double>(tally.most_bytes) / kMiB));
+                    counted(tally.taken, "prompt began", "prompts began"), bytes_text(tally.most_bytes)));
   }
   if (tally.not_held > 0) {
     print_note(
-        fmt::format("{} computed whole, though others are about the same document: holding its rows takes {:.0f} "
-                    "MiB or more, over half of the memory that was free",
-                    counted(tally.not_held, "prompt"), static_cast<double>(tally.least_bytes) / kMiB));
+        fmt::format("{} computed whole, though others are about the same document: holding its rows takes {} or "
+                    "more, over half of the memory that was free",
+                    counted(tally.not_held, "prompt"), bytes_text(tally.least_bytes)));
   }
 }
 

@@ -10,6 +10,8 @@
 #include "bench/tasks/task.h"
 #include "cache/spec_method.h"
 #include "cli/command.h"
+#include "core/bytes_text.h"
+#include "core/counted.h"
 #include "model/model_facts.h"
 
 namespace kvartet {
@@ -64,7 +66,8 @@ std::string window_line(const ModelShape& shape) {
   if (windowed == 0) return "";
   const auto widest = std::max_element(shape.layers.begin(), shape.layers.end(),
                                        [](const LayerShape& a, const LayerShape& b) { return a.window < b.window; });
-  return fmt::format("window         {} tokens, in {} of {} layers\n", widest->window, windowed, shape.layer_count());
+  return fmt::format("window         {}, in {} of {}\n", counted(widest->window, "token"), windowed,
+                     counted(shape.layer_count(), "layer"));
 }
 
 Status describe_model(const std::string& name) {
@@ -76,16 +79,16 @@ Status describe_model(const std::string& name) {
   for (const auto& [type, count] : f.weight_types)
     types += fmt::format("{}{} {:.1f} M", types.empty() ? "" : ", ", type, static_cast<double>(count) / 1e6);
   print(fmt::format(
-      "name           {}\narchitecture   {}\nparameters     {:.1f} M ({})\nfile           {:.1f} MB\nlayers         "
+      "name           {}\narchitecture   {}\nparameters     {:.1f} M ({})\nfile           {}\nlayers         "
       "{}\nhidden, ffn    {}, {}\n"
       "heads          {} query, {} KV, head_dim {}\n{}vocabulary     {} ({}){}\ncontext        {}\nRoPE           base "
       "{:g}, factor {:g}{}\n"
-      "chat template  {}\nf16 KV cache   {} bytes per token{}, {:.1f} MB at the full context\n",
-      f.name, s.architecture, static_cast<double>(f.parameters) / 1e6, types, static_cast<double>(f.file_bytes) / 1e6,
-      s.layer_count(), s.hidden, s.ffn, layer.heads, layer.kv_heads, layer.head_dim, window_line(s), s.vocab, f.vocabulary,
+      "chat template  {}\nf16 KV cache   {} bytes per token{}, {} at the full context\n",
+      f.name, s.architecture, static_cast<double>(f.parameters) / 1e6, types, bytes_text(f.file_bytes), s.layer_count(), s.hidden,
+      s.ffn, layer.heads, layer.kv_heads, layer.head_dim, window_line(s), s.vocab, f.vocabulary,
       f.tied_embeddings ? ", output tied to it" : "", s.context, f.rope_base, f.rope_factor,
       f.rope_factors ? ", per-frequency factors" : "", f.has_chat_template ? "yes" : "no", s.f16_bytes_per_token(),
-      window_line(s).empty() ? "" : " inside the windows", static_cast<double>(f16_bytes(s, s.context)) / 1e6));
+      window_line(s).empty() ? "" : " inside the windows", bytes_text(f16_bytes(s, s.context))));
   return {};
 }
 

@@ -6,14 +6,13 @@
 #include <map>
 
 #include "cli/planning.h"
+#include "core/bytes_text.h"
 #include "core/counted.h"
 
 namespace kvartet {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-std::string megabytes(double bytes) { return fmt::format("{:.1f} MB", bytes * 1e-6); }
 
 std::string seconds(double s) {
   if (s >= 0.1) return fmt::format("{:.2f} s", s);
@@ -26,7 +25,7 @@ std::string error_text(double e) {
 
 void add_terms(std::string* text, const std::vector<CostTerm>& terms, bool are_bytes) {
   for (const CostTerm& t : terms) {
-    *text += fmt::format("    {:24} {:>11}   {}\n", t.name, are_bytes ? megabytes(t.value) : seconds(t.value), t.detail);
+    *text += fmt::format("    {:24} {:>11}   {}\n", t.name, are_bytes ? bytes_text(t.value) : seconds(t.value), t.detail);
   }
 }
 
@@ -45,24 +44,23 @@ void add_detail(std::string* text, const Candidate& c, const PlanRequest& reques
   if (c.loss.evidence.size() > kEvidenceLines)
     *text += fmt::format("    and {}\n", counted(c.loss.evidence.size() - kEvidenceLines, "lighter observation"));
   const double f16 = static_cast<double>(shape.f16_bytes_per_token()) * request.workload.prompt_tokens;
-  *text += fmt::format(
-      "  cache                      {} after the prompt, {} after the answer, exactly; {:.2f} x smaller than f16\n",
-      megabytes(static_cast<double>(c.cost.after_prompt.allocated)), megabytes(static_cast<double>(c.cost.at_end.allocated)),
-      f16 / static_cast<double>(std::max<std::size_t>(c.cost.after_prompt.allocated, 1)));
+  *text +=
+      fmt::format("  cache                      {} after the prompt, {} after the answer, exactly; {:.2f} x smaller than f16\n",
+                  bytes_text(c.cost.after_prompt.allocated), bytes_text(c.cost.at_end.allocated),
+                  f16 / static_cast<double>(std::max<std::size_t>(c.cost.after_prompt.allocated, 1)));
   *text += fmt::format("  first token after          {} ({})\n", seconds(c.cost.ttft_s), error_text(c.cost.time_error));
   add_terms(text, c.cost.ttft, false);
   *text += fmt::format("  decode                     {:.1f} tokens/s, {} each in the middle of the answer ({})\n",
                        c.cost.decode_tokens_per_s(), seconds(c.cost.step_s), error_text(c.cost.time_error));
   add_terms(text, c.cost.step, false);
-  *text += fmt::format("  peak memory, about         {}\n", megabytes(sum(c.cost.peak)));
+  *text += fmt::format("  peak memory, about         {}\n", bytes_text(sum(c.cost.peak)));
   add_terms(text, c.cost.peak, true);
 }
 
 std::string row_text(const Candidate& c) {
   if (c.standing == Standing::kBreaks) return fmt::format("  {:60} {}\n", c.spec, c.reason);
-  return fmt::format("  {:60} {:>9} {:>7.2f} {:>6.2f}..{:<7.2f} {:>9} {:>8.1f}  {}\n", c.spec,
-                     megabytes(static_cast<double>(c.cost.bytes())), c.loss.expected, c.loss.low, c.loss.high,
-                     seconds(c.cost.ttft_s), c.cost.decode_tokens_per_s(), c.reason);
+  return fmt::format("  {:60} {:>9} {:>7.2f} {:>6.2f}..{:<7.2f} {:>9} {:>8.1f}  {}\n", c.spec, bytes_text(c.cost.bytes()),
+                     c.loss.expected, c.loss.low, c.loss.high, seconds(c.cost.ttft_s), c.cost.decode_tokens_per_s(), c.reason);
 }
 
 std::string table_head() {
@@ -111,8 +109,8 @@ Json candidate_json(const Candidate& c, bool with_terms) {
 
 std::string limits_text(const PlanRequest& r) {
   std::string text;
-  if (r.memory) text += fmt::format("cache at most {}, ", megabytes(static_cast<double>(*r.memory)));
-  if (r.fast_memory) text += fmt::format("in RAM at most {}, ", megabytes(static_cast<double>(*r.fast_memory)));
+  if (r.memory) text += fmt::format("cache at most {}, ", bytes_text(*r.memory));
+  if (r.fast_memory) text += fmt::format("in RAM at most {}, ", bytes_text(*r.fast_memory));
   if (r.max_loss) text += fmt::format("loss at most {:g} points, ", *r.max_loss);
   if (!r.max_loss && r.prefer != Prefer::kQuality) text += fmt::format("loss at most {:g} points (default), ", kDefaultMaxLoss);
   return text + fmt::format("preferring {}", prefer_name(r.prefer));

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cli/command.h"
+#include "core/bytes_text.h"
 #include "core/counted.h"
 #include "core/file_system.h"
 #include "results/fingerprint.h"
@@ -15,8 +16,6 @@ namespace kvartet {
 namespace {
 
 constexpr int kNamed = 3;  // files of no use that are named; the rest is counted
-
-double mib(std::uint64_t bytes) { return static_cast<double>(bytes) / (1024.0 * 1024.0); }
 
 }  // namespace
 
@@ -48,8 +47,8 @@ Status prepare_keeping(KeptPrefills& kept, const ModelShape& shape, std::span<co
 }
 
 std::string keeping_text(const KeptPrefills::Plan& plan, const std::string& directory) {
-  return fmt::format("kept prefills in {}: {} of {} kept already, the others take {:.0f} MiB of {:.0f} MiB that are free{}\n",
-                     directory, plan.there, counted(plan.prompts, "prompt"), mib(plan.new_bytes), mib(plan.free_bytes),
+  return fmt::format("kept prefills in {}: {} of {} kept already, the others take {} of {} that are free{}\n", directory,
+                     plan.there, counted(plan.prompts, "prompt"), bytes_text(plan.new_bytes), bytes_text(plan.free_bytes),
                      plan.new_bytes > plan.free_bytes ? ": too little"
                      : plan.there > 0                 ? "; the hours above count every prompt as computed"
                                                       : "");

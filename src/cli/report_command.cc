@@ -7,6 +7,7 @@
 
 #include "cli/command.h"
 #include "cli/decisions.h"
+#include "core/bytes_text.h"
 #include "core/counted.h"
 #include "core/file_system.h"
 #include "report/claims.h"
@@ -68,8 +69,7 @@ Status write_page(FileSystem& files, const ReportFlags& flags, const MergedResul
   }
   const std::string page = report_page(merged.results, rows, request);
   KV_TRY(write_file_atomically(files, flags.page, page));
-  print_note(
-      fmt::format("{}: {} kB, one file that needs no network; open it in a browser", flags.page, (page.size() + 999) / 1000));
+  print_note(fmt::format("{}: {}, one file that needs no network; open it in a browser", flags.page, bytes_text(page.size())));
   return {};
 }
 

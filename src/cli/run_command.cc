@@ -11,6 +11,7 @@
 #include "cli/auto_spec.h"
 #include "cli/command.h"
 #include "cli/self_checking.h"
+#include "core/bytes_text.h"
 #include "core/clock.h"
 #include "core/counted.h"
 #include "core/file_system.h"
@@ -151,8 +152,8 @@ void print_summary(const Sequence& sealed, const Json& kv, const Answer& a) {
       fmt::format("[{}, {} answered ({}), first token after {:.2f} s, {:.1f} tokens/s; {}: {:.1f} MB, in f16 "
                   "{:.1f} MB ({:.2f}x)]",
                   counted(a.prompt_tokens, "prompt token"), c.tokens.size(), finish_reason_name(c.finish_reason), a.ttft_s,
-                  decode_rate(c), sealed.cache.spec().canonical, kv["allocated_bytes"].get<double>() / 1e6,
-                  kv["full_f16_bytes"].get<double>() / 1e6, kv["compression_ratio"].get<double>()));
+                  decode_rate(c), sealed.cache.spec().canonical, bytes_text(kv["allocated_bytes"].get<double>()),
+                  bytes_text(kv["full_f16_bytes"].get<double>()), kv["compression_ratio"].get<double>()));
 }
 
 Json answer_json(const Answer& a) {

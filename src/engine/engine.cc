@@ -53,9 +53,9 @@ Status Engine::Impl::check_specs(std::span<const CacheSpec> specs, std::size_t p
   const std::size_t free = arena->cap_bytes() - std::min(used, arena->cap_bytes());
   if (needed <= free) return {};
   return exhausted(
-      fmt::format("the caches of {} prompt tokens need {} bytes, but only {} of {} are free; raise --fast-tier-bytes or choose a "
+      fmt::format("the caches of {} need {} bytes, but only {} of {} are free; raise --fast-tier-bytes or choose a "
                   "smaller cache",
-                  prompt_tokens, needed, free, arena->cap_bytes()));
+                  counted(prompt_tokens, "prompt token"), needed, free, arena->cap_bytes()));
 }
 
 Result<std::vector<Sequence>> Engine::Impl::make_sequences(std::span<const CacheSpec> specs) const {

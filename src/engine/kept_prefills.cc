@@ -7,16 +7,13 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
+#include "core/bytes_text.h"
 #include "core/counted.h"
 #include "engine/unfinished_file.h"
 #include "model/arithmetic.h"
 
 namespace kvartet {
-namespace {
-
-constexpr double kMiB = 1024.0 * 1024.0;
-
-}  // namespace
+namespace {}  // namespace
 
 KeptPrefills::KeptPrefills(KeptPrefillOptions options) : options_(std::move(options)) {}
 
@@ -58,11 +55,10 @@ Status KeptPrefills::prepare(const Plan& plan) {
     KV_ASSIGN(free_bytes, files().free_bytes(options_.directory));
   }
   if (plan.new_bytes > free_bytes) {
-    return exhausted(
-        fmt::format("keeping the prefills of {} takes {:.0f} MiB, but '{}' has {:.0f} MiB free; free some "
-                    "space, choose another folder, or fewer samples",
-                    counted(plan.prompts - plan.there, "prompt"), static_cast<double>(plan.new_bytes) / kMiB, options_.directory,
-                    static_cast<double>(free_bytes) / kMiB));
+    return exhausted(fmt::format(
+        "keeping the prefills of {} takes {}, but '{}' has {} free; free some "
+        "space, choose another folder, or fewer samples",
+        counted(plan.prompts - plan.there, "prompt"), bytes_text(plan.new_bytes), options_.directory, bytes_text(free_bytes)));
   }
   // Better now than after the first prompt.
   const std::string probe = unfinished_name(options_.directory + "/probe");

@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "core/bytes_text.h"
+
 namespace kvartet {
 namespace {
 
@@ -106,7 +108,7 @@ Status LayerGraphs::reserve_border(std::size_t rows, std::size_t logit_rows) {
   border_.reset(ggml_backend_buft_alloc_buffer(ggml_backend_cpu_buffer_type(), bytes));
   if (border_ != nullptr) return {};
   border_rows_ = border_logit_rows_ = 0;
-  return exhausted(fmt::format("no memory for {} MB of activations", bytes >> 20));
+  return exhausted(fmt::format("no memory for {} of activations", bytes_text(bytes)));
 }
 
 float* LayerGraphs::slot_data(Slot slot) const {

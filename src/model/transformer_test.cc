@@ -434,7 +434,7 @@ TEST(Transformer, RefusesTooLittleMemory) {
   const auto model = Transformer::load(path, {.memory_bytes = 1 << 20});
   ASSERT_FALSE(model.ok());
   EXPECT_EQ(model.status().code(), Code::kExhausted);
-  EXPECT_NE(model.status().message().find("only 1 MB is free"), std::string::npos) << model.status().message();
+  EXPECT_NE(model.status().message().find("only 1.00 MiB is free"), std::string::npos) << model.status().message();
   EXPECT_TRUE(Transformer::load(path, {.memory_bytes = std::uint64_t{1} << 30}).ok());
 }
 

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <ggml-cpu.h>
 
+#include "core/bytes_text.h"
 #include "model/memory_limit.h"
 
 namespace kvartet {
@@ -54,8 +55,6 @@ Presence presence_of(const Architecture& architecture, Part part) {
 
 // Types that ggml has a matrix product for.
 bool is_multipliable(ggml_type type) { return type == GGML_TYPE_F32 || ggml_get_type_traits_cpu(type)->vec_dot != nullptr; }
-
-std::string megabytes(std::uint64_t bytes) { return fmt::format("{:.0f} MB", static_cast<double>(bytes) / 1e6); }
 
 }  // namespace
 
@@ -214,10 +213,10 @@ Status Weights::check_memory(std::uint64_t allowed) const {
   const std::uint64_t copy_bytes = copies * ggml_type_size(options_.bf16_copy ? GGML_TYPE_BF16 : prefill_type_);
   const std::uint64_t needed = file_->file_bytes() + copy_bytes + kScratchAllowance;
   if (needed <= allowed) return {};
-  return exhausted(
-      fmt::format("'{}' needs about {} of memory (weights {}, converted weights {}), but only {} is free: choose a smaller model "
-                  "or close other programs",
-                  file_->path(), megabytes(needed), megabytes(file_->file_bytes()), megabytes(copy_bytes), megabytes(allowed)));
+  return exhausted(fmt::format(
+      "'{}' needs about {} of memory (weights {}, converted weights {}), but only {} is free: choose a smaller model "
+      "or close other programs",
+      file_->path(), bytes_text(needed), bytes_text(file_->file_bytes()), bytes_text(copy_bytes), bytes_text(allowed)));
 }
 
 const LayerTensors& Weights::layer(int index, Linear linear) const {

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <ggml-cpu.h>
 
+#include "core/bytes_text.h"
 #include "core/parallel_for.h"
 
 namespace kvartet {
@@ -58,7 +59,7 @@ Status OwnedTensors::allocate() {
   buffer.reset(ggml_backend_alloc_ctx_tensors_from_buft(context.get(), ggml_backend_cpu_buffer_type()));
   if (buffer != nullptr) return {};
   const std::size_t bytes = ggml_backend_alloc_ctx_tensors_from_buft_size(context.get(), ggml_backend_cpu_buffer_type());
-  return exhausted(fmt::format("no memory for {} MB of converted weights: choose a smaller model", bytes >> 20));
+  return exhausted(fmt::format("no memory for {} of converted weights: choose a smaller model", bytes_text(bytes)));
 }
 
 ggml_type fastest_prefill_type() {

@@ -9,6 +9,7 @@
 
 #include "cache/sealed_prompt.h"
 #include "cache/sequence_cache.h"
+#include "core/bytes_text.h"
 #include "offload/file_tier.h"
 
 namespace kvartet {
@@ -27,7 +28,7 @@ constexpr double kMeasuredError = 0.15;
 constexpr double kDerivedError = 0.3;  // from neighbouring measurements
 constexpr double kDiskError = 0.5;     // how many rows are still there from the step before is not known
 
-std::string megabytes(double bytes) { return fmt::format("{:.1f} MB", bytes * 1e-6); }
+const char* row_word(double rows) { return std::lround(rows) == 1 ? "row" : "rows"; }  // as many as "{:.0f}" shows
 
 // Linear through the two points nearest to x. One point: proportional to it.
 double line_at(const std::map<double, double>& points, double x) {
@@ -158,7 +159,7 @@ CostModel::Figure CostModel::fetch_seconds(const SelectOptions& options, double 
     const double read = std::min(kAssumedReadPerThread * threads_, kMostAssumedRead);
     const double rate = options.tier == Tier::kRam ? read / 4 : kAssumedDisk;
     return {static_cast<double>(model_.shape.f16_bytes_per_token()) * chosen / rate, kAssumedError,
-            fmt::format("{:.0f} rows per head at {:.1f} GB/s (assumed)", chosen, rate * 1e-9)};
+            fmt::format("{:.0f} {} per head at {:.1f} GB/s (assumed)", chosen, row_word(chosen), rate * 1e-9)};
   }
   const Figure bandwidth = rate_of(rate::kDiskRead, rate::kDirect, kAssumedDisk);
   double reads = 0;
@@ -176,8 +177,8 @@ CostModel::Figure CostModel::fetch_seconds(const SelectOptions& options, double 
   // Whichever the drive runs out of first.
   const double seconds = std::max(reads / ops.value, bytes / bandwidth.value);
   return {seconds, std::max(kDiskError, ops.error),
-          fmt::format("{:.0f} rows per head in {:.0f} reads, {} at {:.0f} k reads/s and {:.1f} GB/s ({})", chosen, reads,
-                      megabytes(bytes), ops.value * 1e-3, bandwidth.value * 1e-9, ops.source)};
+          fmt::format("{:.0f} {} per head in {:.0f} reads, {} at {:.0f} k reads/s and {:.1f} GB/s ({})", chosen, row_word(chosen),
+                      reads, bytes_text(bytes), ops.value * 1e-3, bandwidth.value * 1e-9, ops.source)};
 }
 
 std::vector<CostTerm> CostModel::step_terms(const SpecFacts& facts, int prompt_tokens, int depth) const {
@@ -193,7 +194,7 @@ std::vector<CostTerm> CostModel::step_terms_with_error(const SpecFacts& facts, i
   const Figure weights = rate_of(rate::kWeights, model_.weight_type, read * kAssumedWeightShare);
   total.add(
       &terms, "weights", model_.read_bytes_per_token() / weights.value, weights.error,
-      fmt::format("{} at {:.1f} GB/s ({})", megabytes(model_.read_bytes_per_token()), weights.value * 1e-9, weights.source));
+      fmt::format("{} at {:.1f} GB/s ({})", bytes_text(model_.read_bytes_per_token()), weights.value * 1e-9, weights.source));
 
   const double rows = kept_rows(facts, prompt_tokens, std::max(depth - prompt_tokens, 0));
   Figure attention;
@@ -206,12 +207,12 @@ std::vector<CostTerm> CostModel::step_terms_with_error(const SpecFacts& facts, i
     encode = {encode.value + heads * append.value, append.error, append.source};
   }
   total.add(&terms, "attention", attention.value, attention.error,
-            fmt::format("{:.0f} of {} rows as {} ({})", rows, depth, facts.formats(), attention.source));
+            fmt::format("{:.0f} of {} {} as {} ({})", rows, depth, row_word(depth), facts.formats(), attention.source));
   if (facts.selects()) {
     // The index is not calibrated: an eighth of the bytes of all keys.
     const double f16 = static_cast<double>(model_.shape.f16_bytes_per_token());
     total.add(&terms, "select", f16 / 16 * prompt_tokens / read, kAssumedError,
-              fmt::format("scores an index of {} rows (assumed)", prompt_tokens));
+              fmt::format("scores an index of {} {} (assumed)", prompt_tokens, row_word(prompt_tokens)));
     const Figure fetch = fetch_seconds(*facts.spec.offload, chosen_rows(facts, prompt_tokens));
     total.add(&terms, "fetch", fetch.value, fetch.error, fetch.source);
   }
@@ -251,11 +252,11 @@ std::vector<CostTerm> CostModel::ttft_terms(const SpecFacts& facts, const Worklo
     const Rate* r = find(rate::kEvict, facts.evict_method, 0, 0);
     const double each = r != nullptr ? r->value : 50e-9 / threads_;
     total.add(&terms, "choose rows", each * tokens * heads, r != nullptr ? kMeasuredError : kAssumedError,
-              fmt::format("{} keeps {:.0f} of {:.0f} rows ({})", facts.evict_method, kept, tokens,
+              fmt::format("{} keeps {:.0f} of {:.0f} {} ({})", facts.evict_method, kept, tokens, row_word(tokens),
                           r != nullptr ? "calibrated" : "assumed"));
   }
   total.add(&terms, "write the cache", encode.value, encode.error,
-            fmt::format("{:.0f} rows as {} ({})", kept, facts.formats(), encode.source));
+            fmt::format("{:.0f} {} as {} ({})", kept, row_word(kept), facts.formats(), encode.source));
   double step_error = 0;
   const double first = sum(step_terms_with_error(facts, w.prompt_tokens, w.prompt_tokens, &step_error));
   total.add(&terms, "first token", first, step_error, "one decode step");

@@ -31,7 +31,7 @@ struct ModelCost {
 struct CostTerm {
   std::string name;    // "weights", "attention", ...
   double value = 0;    // seconds or bytes
-  std::string detail;  // how it came about: "92 MB at 8.6 GB/s (calibrated)"
+  std::string detail;  // how it came about: "92.0 MiB at 8.6 GB/s (calibrated)"
 };
 
 struct CostPrediction {

@@ -9,6 +9,8 @@
 #include <set>
 #include <utility>
 
+#include "core/bytes_text.h"
+
 namespace kvartet {
 namespace {
 
@@ -44,9 +46,9 @@ class OpenQuestions {
       const Belief loss = c.loss.belief();
       add(c, expected_gain(chosen.loss.expected, loss), chance_below(chosen.loss.expected, loss), [&] {
         return fmt::format(
-            "within {:.1f} MB the choice is {} (expected loss {:.2f} points); this one is expected to lose {:.2f} "
+            "within {} the choice is {} (expected loss {:.2f} points); this one is expected to lose {:.2f} "
             "({:.2f} to {:.2f}, {})",
-            static_cast<double>(cap) * 1e-6, chosen.spec, chosen.loss.expected, c.loss.expected, c.loss.low, c.loss.high,
+            bytes_text(cap), chosen.spec, chosen.loss.expected, c.loss.expected, c.loss.low, c.loss.high,
             source_name(c.loss.source));
       });
     }
@@ -54,10 +56,10 @@ class OpenQuestions {
     const Belief loss = chosen.loss.belief();
     add(chosen, expected_regret(loss, next->loss.expected), 1 - chance_below(next->loss.expected, loss), [&] {
       return fmt::format(
-          "within {:.1f} MB this is the choice, with an expected loss of {:.2f} points ({:.2f} to {:.2f}, {}); the "
+          "within {} this is the choice, with an expected loss of {:.2f} points ({:.2f} to {:.2f}, {}); the "
           "next is {} ({:.2f})",
-          static_cast<double>(cap) * 1e-6, chosen.loss.expected, chosen.loss.low, chosen.loss.high,
-          source_name(chosen.loss.source), next->spec, next->loss.expected);
+          bytes_text(cap), chosen.loss.expected, chosen.loss.low, chosen.loss.high, source_name(chosen.loss.source), next->spec,
+          next->loss.expected);
     });
   }
 

@@ -9,14 +9,14 @@
 #include <utility>
 
 #include "cache/spec_grammar.h"
+#include "core/bytes_text.h"
+#include "core/counted.h"
 
 namespace kvartet {
 namespace {
 
 constexpr std::array<std::pair<Prefer, std::string_view>, 3> kPrefers = {
     {{Prefer::kQuality, "quality"}, {Prefer::kSpeed, "speed"}, {Prefer::kMemory, "memory"}}};
-
-std::string megabytes(double bytes) { return fmt::format("{:.1f} MB", bytes * 1e-6); }
 
 // What the user can type: rounded up, so that it suffices.
 std::string typed_bytes(std::size_t bytes) {
@@ -59,12 +59,11 @@ class Limits {
 
   std::string over_memory(const Candidate& c) const {
     if (request_.memory && c.cost.bytes() > *request_.memory) {
-      return fmt::format("over memory: needs {}, {} more than --memory allows", megabytes(static_cast<double>(c.cost.bytes())),
-                         megabytes(static_cast<double>(c.cost.bytes() - *request_.memory)));
+      return fmt::format("over memory: needs {}, {} more than --memory allows", bytes_text(c.cost.bytes()),
+                         bytes_text(c.cost.bytes() - *request_.memory));
     }
-    return fmt::format("over fast memory: needs {} in RAM, --fast-memory allows {}",
-                       megabytes(static_cast<double>(c.cost.fast_bytes())),
-                       megabytes(static_cast<double>(request_.fast_memory.value_or(0))));
+    return fmt::format("over fast memory: needs {} in RAM, --fast-memory allows {}", bytes_text(c.cost.fast_bytes()),
+                       bytes_text(request_.fast_memory.value_or(0)));
   }
   std::string over_loss(const Candidate& c) const {
     return fmt::format("over loss: {} is {:.2f} points, allowed are {:.2f}{}", bounded_name(), bounded_loss(c),
@@ -149,8 +148,8 @@ Weighed weigh_all(const PlanInputs& inputs, const Workload& workload, QualityMod
 Status check_workload(const Workload& w, const ModelShape& shape) {
   if (w.prompt_tokens < 1) return usage_error(fmt::format("--prompt-tokens {} is no prompt; give at least 1", w.prompt_tokens));
   if (w.output_tokens < 0 || w.questions < 1) {
-    return usage_error(fmt::format("{} output tokens for {} questions make no workload; give at least 1 question",
-                                   w.output_tokens, w.questions));
+    return usage_error(fmt::format("{} for {} make no workload; give at least 1 question",
+                                   counted(w.output_tokens, "output token"), counted(w.questions, "question")));
   }
   if (std::int64_t{w.prompt_tokens} + w.answer_tokens() > shape.context) {
     return exhausted(
@@ -251,16 +250,16 @@ class Choice {
       case Prefer::kSpeed: return fmt::format("fits; {:.2f} s slower in all", c.cost.total_s - chosen.cost.total_s);
       case Prefer::kMemory:
         return fmt::format("fits; {} larger",
-                           megabytes(static_cast<double>(c.cost.bytes()) - static_cast<double>(chosen.cost.bytes())));
+                           bytes_text(static_cast<double>(c.cost.bytes()) - static_cast<double>(chosen.cost.bytes())));
     }
     return {};
   }
 
   std::string limits_text() const {
     std::string text;
-    if (request_.memory) text += fmt::format("--memory {}", megabytes(static_cast<double>(*request_.memory)));
+    if (request_.memory) text += fmt::format("--memory {}", bytes_text(*request_.memory));
     if (request_.fast_memory)
-      text += fmt::format("{}--fast-memory {}", text.empty() ? "" : ", ", megabytes(static_cast<double>(*request_.fast_memory)));
+      text += fmt::format("{}--fast-memory {}", text.empty() ? "" : ", ", bytes_text(*request_.fast_memory));
     if (limits_.max_loss())
       text += fmt::format("{}--max-loss {:g}{}", text.empty() ? "" : ", ", *limits_.max_loss(),
                           request_.max_loss ? "" : " (default)");
@@ -273,8 +272,8 @@ class Choice {
     const char* best = request_.prefer == Prefer::kQuality ? "the least expected loss"
                        : request_.prefer == Prefer::kSpeed ? "the least time in all"
                                                            : "the fewest bytes";
-    std::string text = fmt::format("{} of the {} caches within the limits ({}), of {} considered", best, fitting, limits_text(),
-                                   candidates_.size());
+    std::string text = fmt::format("{} of the {} within the limits ({}), of {} considered", best, counted(fitting, "cache"),
+                                   limits_text(), candidates_.size());
     const Candidate& c = candidates_.front();
     if (request_.prefer == Prefer::kQuality && request_.max_loss && c.loss.high > *request_.max_loss) {
       text += fmt::format("; its interval reaches {:.2f} points, beyond --max-loss {:g}", c.loss.high, *request_.max_loss);

@@ -50,7 +50,7 @@ const char* standing_name(Standing standing);  // "chosen", "runner-up", "domina
 struct Candidate {
   std::string spec;
   Standing standing = Standing::kBreaks;
-  std::string reason;  // one clause: "over memory by 12.1 MB"
+  std::string reason;  // one clause: "over memory: needs 12.1 MiB, ..."
   SpecFacts facts;     // these three only unless kBreaks
   CostPrediction cost;
   LossPrediction loss;
@@ -67,7 +67,7 @@ struct CellCounts {
 
 // "limit at least so much and this would be chosen": the border of the decision.
 struct WhatIf {
-  std::string change;  // "--memory 41 MB"
+  std::string change;  // "--memory 41984K"
   std::string spec;
   double expected_loss = 0;
 };

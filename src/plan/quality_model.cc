@@ -6,6 +6,8 @@
 #include <cmath>
 #include <utility>
 
+#include "core/counted.h"
+
 namespace kvartet {
 namespace {
 
@@ -354,9 +356,11 @@ QualityModel::Posterior QualityModel::posterior(const Part& asked, const Belief&
 std::string QualityModel::line_of(const Cell& c, const Related& related) {
   const Group& group = *related.group;
   const Part& part = group.part;
-  std::string text = fmt::format("{} at {}{}, {} {}: {:.2f} points lost", c.task, c.context,
-                                 group.same_model ? "" : fmt::format(" on {}", c.model), c.samples,
-                                 group.fidelity ? "independent tokens of plain text" : "samples", c.points);
+  std::string text =
+      fmt::format("{} at {}{}, {}: {:.2f} points lost", c.task, c.context, group.same_model ? "" : fmt::format(" on {}", c.model),
+                  group.fidelity ? counted(c.samples, "independent token of plain text", "independent tokens of plain text")
+                                 : counted(c.samples, "sample"),
+                  c.points);
   if (c.score) text += fmt::format(" (score {:+.1f} of 100)", -100 * *c.score);
   if (!related.relation.exact) {
     text += fmt::format(", with {}{}{}", part.evict_stage, part.evict && part.format ? "+" : "", part.format ? part.formats : "");
@@ -389,7 +393,7 @@ std::vector<EvidenceLine> QualityModel::lines_of(const Posterior& p, std::string
     else
       rest += w.weight;
   }
-  if (weighed.size() > kLines) lines.push_back({rest, fmt::format("{} more observations", weighed.size() - kLines)});
+  if (weighed.size() > kLines) lines.push_back({rest, counted(weighed.size() - kLines, "more observation")});
   std::stable_sort(lines.begin(), lines.end(), [](const EvidenceLine& a, const EvidenceLine& b) { return a.weight > b.weight; });
   return lines;
 }

@@ -390,8 +390,8 @@ ClaimRow cam_depends_on_redundancy(const Case& c) {
   const double miss = std::expm1(median(misses));
   row.result = miss > kHardly ? ClaimResult::kReproduced : ClaimResult::kNotReproduced;
   row.reason =
-      fmt::format("The ratio is off tokens ÷ target by {:.1f} % in the median; {} of {} samples had more tokens than the target.",
-                  100 * miss, row.n, all.size());
+      fmt::format("The ratio is off tokens ÷ target by {:.1f} % in the median; {} of {} had more tokens than the target.",
+                  100 * miss, row.n, counted(all.size(), "sample"));
   return row;
 }
 
@@ -421,8 +421,9 @@ ClaimRow ratio_predicts_nothing(const Case& c, const std::string& claim, const s
   if (!for_claim.empty()) {
     const auto strongest = std::ranges::max_element(for_claim, {}, [](const Part& p) { return p.interval.low; });
     ClaimRow row = decide_all(claim, rule, {*strongest});
-    row.reason += fmt::format(" {} pairs of caches go against the order of their ratios, {} with it, {} are open.",
-                              for_claim.size(), as_predicted, open);
+    row.reason += fmt::format(" {} against the order of their ratios, {} with it, {} open.",
+                              counted(for_claim.size(), "pair of caches goes", "pairs of caches go"), as_predicted,
+                              counted(open, "is", "are"));
     return row;
   }
   ClaimRow row = not_measurable(claim, rule, "");
@@ -431,8 +432,8 @@ ClaimRow ratio_predicts_nothing(const Case& c, const std::string& claim, const s
     row.result = ClaimResult::kNotReproduced;
     row.reason = fmt::format("All {} pairs of caches are in the order of their ratios.", as_predicted);
   } else {
-    row.reason =
-        fmt::format("{} pairs of caches are in the order of their ratios, none against it, {} are open.", as_predicted, open);
+    row.reason = fmt::format("{} in the order of their ratios, none against it, {} open.",
+                             counted(as_predicted, "pair of caches is", "pairs of caches are"), counted(open, "is", "are"));
   }
   return row;
 }

@@ -8,6 +8,7 @@
 #include <limits>
 #include <set>
 
+#include "core/counted.h"
 #include "report/pairing.h"
 
 namespace kvartet {
@@ -38,8 +39,9 @@ ClaimRow row_of(std::string claim, std::string rule, const Part& part) {
 }
 
 std::string pairs_text(const PairedInterval& interval) {
-  if (interval.documents == interval.n) return fmt::format("{} pairs", interval.n);
-  return fmt::format("{} pairs about {} documents", interval.n, interval.documents);
+  const std::string pairs = counted(interval.n, "pair");
+  if (interval.documents == interval.n) return pairs;
+  return fmt::format("{} about {}", pairs, counted(interval.documents, "document"));
 }
 
 std::string mean_text(const Part& part) {
@@ -169,9 +171,10 @@ ClaimRow decide_all(std::string claim, std::string rule, const std::vector<Part>
   if (deciding == parts.end()) deciding = std::ranges::min_element(parts, {}, room);
   ClaimRow row = row_of(std::move(claim), std::move(rule), *deciding);
   if (deciding->result == ClaimResult::kNotMeasurable) {
-    row.reason = deciding->interval.documents < kMinimumPairs ? fmt::format("{} are too few.", pairs_text(deciding->interval))
-                                                              : fmt::format("{} on average, and {} do not decide it.",
-                                                                            mean_text(*deciding), pairs_text(deciding->interval));
+    row.reason =
+        deciding->interval.documents < kMinimumPairs
+            ? fmt::format("{} {} too few.", pairs_text(deciding->interval), deciding->interval.n == 1 ? "is" : "are")
+            : fmt::format("{} on average, and {} do not decide it.", mean_text(*deciding), pairs_text(deciding->interval));
   } else {
     row.reason = fmt::format("{} on average over {}.", mean_text(*deciding), pairs_text(deciding->interval));
   }
@@ -275,14 +278,16 @@ ClaimRow family_claim(const Evidence& evidence, const Roles& roles, const Stored
   row.n = agree + against;
   if (against > 0) {
     row.result = ClaimResult::kNotReproduced;
-    row.reason = fmt::format("{} pairs of caches are in opposite orders on {} and {}, first {}; {} agree.", against, model,
-                             model_of(*other), opposite, agree);
+    row.reason = fmt::format("{} in opposite orders on {} and {}, first {}; {}.",
+                             counted(against, "pair of caches is", "pairs of caches are"), model, model_of(*other), opposite,
+                             counted(agree, "agrees", "agree"));
   } else if (agree >= kMinimumPairs) {
     row.result = ClaimResult::kReproduced;
     row.reason = fmt::format("{} pairs of caches are in the same order on {} and {}, none in the opposite one.", agree, model,
                              model_of(*other));
   } else {
-    row.reason = fmt::format("Only {} pairs of caches are put in order on both {} and {}.", agree, model, model_of(*other));
+    row.reason = fmt::format("Only {} put in order on both {} and {}.",
+                             counted(agree, "pair of caches is", "pairs of caches are"), model, model_of(*other));
   }
   return row;
 }

@@ -66,8 +66,6 @@ TEST(Names, Numbers) {
   EXPECT_EQ(grouped(1000), "1,000");
   EXPECT_EQ(range_text(2.71, 2.74, 1), "2.7");
   EXPECT_EQ(range_text(2.7, 2.9, 1), "2.7 to 2.9");
-  EXPECT_EQ(bytes_text(1536), "1.50 KiB");
-  EXPECT_EQ(bytes_text(36.0 * 1024 * 1024), "36.0 MiB");
 }
 
 WorkloadFinding only_finding(const StoredResults& results) {

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <set>
 #include <utility>
@@ -138,17 +137,6 @@ std::string grouped(double x) {
     out += digits[i];
   }
   return out;
-}
-
-std::string bytes_text(double bytes) {
-  constexpr std::array<const char*, 4> kUnits = {"KiB", "MiB", "GiB", "TiB"};
-  std::size_t unit = 0;
-  double x = bytes / 1024;
-  while (x >= 1000 && unit + 1 < kUnits.size()) {
-    x /= 1024;
-    ++unit;
-  }
-  return fmt::format("{:.{}f} {}", x, x < 10 ? 2 : 1, kUnits[unit]);
 }
 
 std::string range_text(double low, double high, int decimals) {

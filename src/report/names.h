@@ -26,7 +26,6 @@ const char* workload_name(Workload workload);  // "questions with short answers"
 std::string signed_text(double x, int decimals);  // "+1.0", "−0.35", "0.0": a true minus, no negative zero
 std::string interval_text(double low, double high, int decimals);
 std::string grouped(double x);                                  // rounded, "12,345"
-std::string bytes_text(double bytes);                           // "12.3 MiB"
 std::string range_text(double low, double high, int decimals);  // "2.7 to 2.9", or one number when they are written alike
 
 }  // namespace kvartet

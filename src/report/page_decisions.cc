@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "core/counted.h"
 #include "report/decisions.h"
 #include "report/page_parts.h"
 
@@ -27,7 +28,7 @@ std::string loss_text(const DecidedLoss& loss) {
 }
 
 std::string source_text(const Decision& d) {
-  return d.samples > 0 ? fmt::format("{}, {} samples", d.source, d.samples) : d.source;
+  return d.samples > 0 ? fmt::format("{}, {}", d.source, counted(d.samples, "sample")) : d.source;
 }
 
 std::string time_text(double error) {
@@ -76,7 +77,8 @@ void write_picture(Html& out, const Names& names, const DecisionKind& kind, cons
   chart.title = fmt::format("What could be chosen for {} at {} tokens", kind.kind, grouped(picture.prompt_tokens));
   chart.caption = "Up is better, right is smaller; the dashed line is the best that any amount of memory buys.";
   if (picture.left_out > 0)
-    chart.caption += fmt::format(" {} caches that are expected to lose more are not shown.", picture.left_out);
+    chart.caption +=
+        fmt::format(" Not shown: {} expected to lose more.", counted(picture.left_out, "cache that is", "caches that are"));
   chart.x_label = "times smaller than f16";
   chart.x_scale = XScale::kDoublings;
   chart.y_label = "points to full, expected";

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/bytes_text.h"
 #include "report/breakdown.h"
 #include "report/chart.h"
 #include "report/claims.h"

@@ -258,7 +258,7 @@ void write_run_section(Html& out, const PageContext& page, const std::vector<std
     out.open("tr").element("th", run.started, {{"scope", "row"}});
     cell(out, run.machine.cpu);
     cell(out, std::to_string(run.machine.cores));
-    cell(out, bytes_text(static_cast<double>(run.machine.memory_bytes)));
+    cell(out, bytes_text(run.machine.memory_bytes));
     cell(out, std::to_string(run.threads));
     cell(out, run.machine.compiler);
     out.close();

@@ -31,7 +31,7 @@ void write_solo_row(Html& out, const PageContext& page, const ReportRow& r) {
   for (double GapSpread::* field : {&GapSpread::p50, &GapSpread::p95, &GapSpread::p99, &GapSpread::max}) {
     cell(out, s.gaps ? fmt::format("{:.1f}", (*s.gaps).*field) : "–");
   }
-  cell(out, s.peak_rss_bytes > 0 ? bytes_text(static_cast<double>(s.peak_rss_bytes)) : "–");
+  cell(out, s.peak_rss_bytes > 0 ? bytes_text(s.peak_rss_bytes) : "–");
   cell(out, same_text(s.same_text));
   cell(out, runs_text(s));
   out.close();

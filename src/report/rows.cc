@@ -210,8 +210,8 @@ void add_document_caveats(const StoredResults& results, std::vector<std::string>
     const auto& [count, documents] = of_cell;
     if (static_cast<int>(documents.size()) == count) continue;
     out.push_back(fmt::format(
-        "{}: {} prompts ask about {} documents. Answers about one document are not independent, so intervals rest on documents.",
-        cell_name(cell), count, documents.size()));
+        "{}: {} prompts ask about {}. Answers about one document are not independent, so intervals rest on documents.",
+        cell_name(cell), count, counted(documents.size(), "document")));
   }
 }
 

@@ -5,6 +5,8 @@
 
 #include <utility>
 
+#include "core/bytes_text.h"
+#include "core/counted.h"
 #include "results/store.h"
 
 namespace kvartet {
@@ -108,7 +110,7 @@ bool same_machine(const Machine& a, const Machine& b) {
 }
 
 std::string machine_text(const Machine& m) {
-  return fmt::format("{}, {} cores, {:.0f} GB, {}", m.cpu, m.cores, static_cast<double>(m.memory_bytes) * 1e-9, m.compiler);
+  return fmt::format("{}, {}, {}, {}", m.cpu, counted(m.cores, "core"), bytes_text(m.memory_bytes), m.compiler);
 }
 
 Result<std::vector<EvidenceCell>> read_evidence(FileSystem& files, const std::string& directory) {

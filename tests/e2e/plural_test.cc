@@ -73,7 +73,7 @@ TEST_F(Plural, RunFidelityScoreAndPlan) {
   expect_no_single_plurals(run({"score", "--task", "longbench/hotpotqa", folder_.file("none.jsonl", "one\n")}), "score");
   setenv("KVARTET_HOME", folder_.path("home").c_str(), 1);
   expect_no_single_plurals(
-      run({"plan", "-m", model_, "--for", "single-fact", "--prompt-tokens", "2", "--output-tokens", "1", "--threads", "1"}),
+      run({"plan", "-m", model_, "--for", "single-fact", "--prompt-tokens", "1", "--output-tokens", "1", "--threads", "1"}),
       "plan");
   unsetenv("KVARTET_HOME");
 }
