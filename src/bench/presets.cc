@@ -176,8 +176,7 @@ Result<const Preset*> find_preset(std::string_view name) {
     names.push_back(preset.name);
   }
   if (name.empty()) return usage_error(fmt::format("the preset has no name; choose {}", list_names(names)));
-  return usage_error(fmt::format("unknown preset {}; the nearest is '{}' (choose {})", kvartet::quoted(name),
-                                 nearest_name(name, names), list_names(names)));
+  return usage_error(fmt::format("unknown preset {}; {}", kvartet::quoted(name), choice_hint(name, names)));
 }
 
 Result<PresetSpecs> preset_specs(const Preset& preset, const ModelShape& shape) {

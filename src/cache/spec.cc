@@ -37,12 +37,12 @@ Status check_name(std::string_view name) {
   }
   std::vector<std::string_view> all = built;
   all.insert(all.end(), kPlanned.begin(), kPlanned.end());
-  const std::string_view nearest = nearest_name(name, all);
-  if (!resembles(name, nearest))
+  const std::optional<std::string_view> likely = likely_name(name, all);
+  if (!likely)
     return usage_error(
         fmt::format("unknown cache method {}; 'full' is the plain one, 'kvartet methods' lists all", quoted(name)));
   return usage_error(fmt::format("unknown cache method {}; the nearest is '{}'{}; 'kvartet methods' lists all", quoted(name),
-                                 nearest, contains(built, nearest) ? "" : ", which is not built yet"));
+                                 *likely, contains(built, *likely) ? "" : ", which is not built yet"));
 }
 
 Status check_names(const SpecStage& stage) {

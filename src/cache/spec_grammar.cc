@@ -118,14 +118,17 @@ Result<int> parse_whole(std::string_view key, std::string_view text, int least, 
   return static_cast<int>(number);
 }
 
-std::string_view nearest_name(std::string_view word, std::span<const std::string_view> candidates) {
-  return *std::min_element(candidates.begin(), candidates.end(), [&](std::string_view a, std::string_view b) {
-    return edit_distance(word, a) < edit_distance(word, b);
-  });
+std::optional<std::string_view> likely_name(std::string_view word, std::span<const std::string_view> names) {
+  const auto edits = [&](std::string_view name) { return edit_distance(word, name); };
+  const auto nearest = std::ranges::min_element(names, {}, edits);
+  if (nearest == names.end() || 2 * edits(*nearest) > std::max(word.size(), nearest->size())) return std::nullopt;
+  return *nearest;
 }
 
-bool resembles(std::string_view word, std::string_view name) {
-  return 2 * edit_distance(word, name) <= std::max(word.size(), name.size());
+std::string choice_hint(std::string_view word, std::span<const std::string_view> names, std::string_view before) {
+  const std::string choices = "choose " + list_names(names);
+  const std::optional<std::string_view> likely = likely_name(word, names);
+  return likely ? fmt::format("the nearest is {}{} ({})", before, *likely, choices) : choices;
 }
 
 std::string list_names(std::span<const std::string_view> names) {

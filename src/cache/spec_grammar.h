@@ -2,6 +2,7 @@
 // pair "keys/values". What the names mean is spec.cc's business.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -35,10 +36,13 @@ Result<std::vector<SpecStage>> parse_stages(std::string_view text);
 // A whole number written with digits only (an optional minus), within [least, most].
 Result<int> parse_whole(std::string_view key, std::string_view text, int least, int most);
 
-// The candidate with the smallest edit distance to `word`, case aside; the first of equals.
-std::string_view nearest_name(std::string_view word, std::span<const std::string_view> candidates);
-// Whether `word` may be a misspelling of `name`: at most half of its letters differ.
-bool resembles(std::string_view word, std::string_view name);
+// The name with the fewest edits to `word`, case aside, the first of equals; none where more than half of the letters differ: a
+// name that is only the least far would mislead.
+std::optional<std::string_view> likely_name(std::string_view word, std::span<const std::string_view> names);
+
+// How a sentence goes on that refuses a word: "the nearest is BEFOREname (choose a, b or c)", or "choose a, b or c" where there
+// is no likely name. `before` is what the user writes in front of a name, such as "bits=".
+std::string choice_hint(std::string_view word, std::span<const std::string_view> names, std::string_view before = {});
 
 // "a", "a or b", "a, b or c".
 std::string list_names(std::span<const std::string_view> names);

@@ -34,8 +34,7 @@ Result<std::size_t> word_index(const SpecStage& stage, std::string_view key, Nam
   KV_ASSIGN(const std::string text, single_text(stage, key, words[otherwise]));
   const auto found = std::find(words.begin(), words.end(), text);
   if (found != words.end()) return static_cast<std::size_t>(found - words.begin());
-  return usage_error(fmt::format("{}={} is unknown; the nearest is {}={} (choose {})", key, quoted(text), key,
-                                 nearest_name(text, words), list_names(words)));
+  return usage_error(fmt::format("{}={} is unknown; {}", key, quoted(text), choice_hint(text, words, fmt::format("{}=", key))));
 }
 
 Status read_amount(const SpecStage& stage, std::string_view key, int least, Amount* amount) {

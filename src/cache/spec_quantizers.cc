@@ -82,8 +82,7 @@ Result<SidedText> sided_text(const SpecStage& stage, std::string_view key, std::
 
 Status check_word(std::string_view key, std::string_view text, Names words) {
   if (contains(words, text)) return {};
-  return usage_error(fmt::format("{}={} is unknown; the nearest is {}={} (choose {})", key, quoted(std::string(text)), key,
-                                 nearest_name(text, words), list_names(words)));
+  return usage_error(fmt::format("{}={} is unknown; {}", key, quoted(text), choice_hint(text, words, fmt::format("{}=", key))));
 }
 
 // 2.5, 3.25 and 3.5 are fractions of section 3.5; the rest are whole numbers.

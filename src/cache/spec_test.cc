@@ -178,7 +178,7 @@ TEST(Spec, RefusalsNameTheValueAndTheNearestChoice) {
       {"qjl:sketch=2048", "sketch='2048'", "sketch=1024"},
       {"streamingllm+qjl", "single rows", "streamingllm+qjl/full:residual=0"},
       {"polar-angle:bits=4", "'bits'", "center"},
-      {"fp8:scale=2", "scale='2'", "scale=1"},
+      {"fp8:scale=2", "scale='2'", "choose 1 or calibrated"},
       {"kivi:rotate=hadamard", "'rotate'", "residual"},  // 7.2: do not rotate before KIVI keys
       {"full/q4_0:center=mean", "'center'", "keep"},
       {"full:keep=0", "'keep'", "write full alone"},

@@ -27,10 +27,9 @@ Status check_keys(const SpecStage& stage, Names allowed) {
     const std::string name = stage_name(stage);
     if (allowed.empty())
       return usage_error(fmt::format("'{}' takes no keys, not {}; write {} alone", name, quoted(setting.name), name));
-    if (!resembles(setting.name, nearest_name(setting.name, allowed)))
-      return usage_error(fmt::format("'{}' has no key {}; it takes {}", name, quoted(setting.name), list_names(allowed)));
-    return usage_error(fmt::format("'{}' has no key {}; the nearest is '{}' (it takes {})", name, quoted(setting.name),
-                                   nearest_name(setting.name, allowed), list_names(allowed)));
+    const std::optional<std::string_view> likely = likely_name(setting.name, allowed);
+    return usage_error(fmt::format("'{}' has no key {}; {}it takes {}", name, quoted(setting.name),
+                                   likely ? fmt::format("the nearest is '{}'; ", *likely) : "", list_names(allowed)));
   }
   return {};
 }
@@ -55,8 +54,7 @@ Result<int> single_whole(const SpecStage& stage, std::string_view key, int other
 Result<std::string> single_word(const SpecStage& stage, std::string_view key, Names words) {
   KV_ASSIGN(std::string text, single_text(stage, key, words.front()));
   if (!contains(words, text)) {
-    return usage_error(fmt::format("{}={} is unknown; the nearest is {}={} (choose {})", key, quoted(text), key,
-                                   nearest_name(text, words), list_names(words)));
+    return usage_error(fmt::format("{}={} is unknown; {}", key, quoted(text), choice_hint(text, words, fmt::format("{}=", key))));
   }
   return text;
 }

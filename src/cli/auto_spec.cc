@@ -71,8 +71,7 @@ Result<AutoSpec> parse_auto(std::string_view kv) {
     }
     const std::string_view key = part.substr(0, equals);
     if (std::find(kKeys.begin(), kKeys.end(), key) == kKeys.end()) {
-      return usage_error(fmt::format("'auto' has no key {}; the nearest is '{}' (it takes {})", quoted(key),
-                                     nearest_name(key, kKeys), list_names(kKeys)));
+      return usage_error(fmt::format("'auto' has no key {}; {}", quoted(key), choice_hint(key, kKeys)));
     }
     KV_TRY(set(&spec, key, std::string(part.substr(equals + 1))));
     rest.remove_prefix(comma == std::string_view::npos ? rest.size() : comma + 1);

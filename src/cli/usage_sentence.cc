@@ -41,8 +41,7 @@ std::string no_command(const CLI::App& command, const std::vector<std::string>& 
     return fmt::format("{} needs {} {}; see {} --help", name, names.size() == 1 ? "the command" : "one of the commands",
                        list_names(names), name);
   }
-  return fmt::format("{} has no command {}; the nearest is '{}'; see {} --help", name, kvartet::quoted(*word),
-                     nearest_name(*word, names), name);
+  return fmt::format("{} has no command {}; {}; see {} --help", name, kvartet::quoted(*word), choice_hint(*word, names), name);
 }
 
 // Between the flag's name and what a check says of its value; CLI11 puts a colon there.

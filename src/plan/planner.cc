@@ -367,8 +367,7 @@ Result<Prefer> parse_prefer(std::string_view text) {
     names[i] = kPrefers[i].second;
     if (names[i] == text) return kPrefers[i].first;
   }
-  return usage_error(fmt::format("--prefer {} is unknown; the nearest is {} (choose {})", quoted(text), nearest_name(text, names),
-                                 list_names(names)));
+  return usage_error(fmt::format("--prefer {} is unknown; {}", quoted(text), choice_hint(text, names)));
 }
 
 const char* standing_name(Standing standing) {

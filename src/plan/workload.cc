@@ -109,8 +109,7 @@ Result<TaskKind> parse_kind(std::string_view text) {
     if (e.name == text) return e.kind;
     names.push_back(e.name);
   }
-  return usage_error(fmt::format("the kind of task {} is unknown; the nearest is {} (choose {})", quoted(text),
-                                 nearest_name(text, names), list_names(names)));
+  return usage_error(fmt::format("the kind of task {} is unknown; {}", quoted(text), choice_hint(text, names)));
 }
 
 std::optional<TaskKind> kind_of_task(std::string_view task) {

@@ -78,7 +78,7 @@ TEST(FirstHour, NumbersBeyondAnyUseAreRefused) {
 
 TEST(FirstHour, MisspeltPresetNamesTheNearest) {
   const Arguments bench = {"bench", "-m", "none.gguf", "-o", "never"};
-  EXPECT_TRUE(is_refused(run(bench + Arguments{"--preset", "compresion-paper"}), 2, "the nearest is 'compression-paper'"));
+  EXPECT_TRUE(is_refused(run(bench + Arguments{"--preset", "compresion-paper"}), 2, "the nearest is compression-paper (choose"));
   EXPECT_TRUE(is_refused(run(bench + Arguments{"--preset", ""}), 2, "the preset has no name; choose compression-paper"));
 }
 

@@ -71,8 +71,7 @@ Result<std::unique_ptr<Task>> make_own_file_task(const TaskSpec& spec, std::stri
   const std::vector<std::string_view> names = metric_names();
   if (metric.empty()) return usage_error(fmt::format("task {} needs --metric, one of {}", spec.name, fmt::join(names, ", ")));
   if (find_metric(metric) == nullptr && metric != kLikelihoodMetric) {
-    return usage_error(
-        fmt::format("unknown metric \"{}\"; nearest: {} (all: {})", metric, nearest_name(metric, names), fmt::join(names, ", ")));
+    return usage_error(fmt::format("unknown metric {}; {}", kvartet::quoted(metric), choice_hint(metric, names)));
   }
   KV_ASSIGN(const int max_new, max_new_of(spec));
   return std::unique_ptr<Task>(std::make_unique<OwnFileTask>(spec.name, std::string(metric), max_new));

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "bench/tasks/article_tasks.h"
 #include "bench/tasks/codebase.h"
@@ -67,14 +68,14 @@ Status parse_keys(std::string_view text, std::string_view whole, TaskSpec& spec)
   return {};
 }
 
-// A set's bare name finds its task; else the fewest edits do.
-std::string_view nearest_task(std::string_view name) {
+// A set's bare name finds its task; else few edits do.
+std::optional<std::string_view> likely_task(std::string_view name) {
   std::vector<std::string_view> names;
   for (const TaskEntry& entry : task_registry()) {
     if (entry.name.ends_with(fmt::format("/{}", name))) return entry.name;
     names.push_back(entry.name);
   }
-  return nearest_name(name, names);
+  return likely_name(name, names);
 }
 
 }  // namespace
@@ -125,8 +126,9 @@ Result<std::unique_ptr<Task>> make_task(std::string_view text, std::string_view 
   for (const TaskEntry& entry : task_registry()) {
     if (entry.name == name) return entry.make(spec);
   }
-  return usage_error(fmt::format("unknown task \"{}\"; nearest: {} (see kvartet tasks; your own file must end in .jsonl)", name,
-                                 nearest_task(name)));
+  const std::optional<std::string_view> likely = likely_task(name);
+  return usage_error(fmt::format("unknown task {}; {}see kvartet tasks; your own file must end in .jsonl", kvartet::quoted(name),
+                                 likely ? fmt::format("the nearest is {}; ", *likely) : ""));
 }
 
 }  // namespace kvartet

@@ -51,10 +51,12 @@ TEST(TaskRegistry, UnknownNamesGetASuggestion) {
     EXPECT_EQ(task.status().code(), Code::kUsage) << spec;
     return task.status().message();
   };
-  EXPECT_NE(message("hotpotqa").find("nearest: longbench/hotpotqa"), std::string::npos);
-  EXPECT_NE(message("longbnch/hotpotqa").find("nearest: longbench/hotpotqa"), std::string::npos);
-  EXPECT_NE(message("needel").find("nearest: needle"), std::string::npos);
-  EXPECT_NE(message("longbench/mutli_news").find("nearest: longbench/multi_news"), std::string::npos);
+  EXPECT_NE(message("hotpotqa").find("the nearest is longbench/hotpotqa"), std::string::npos);
+  EXPECT_NE(message("longbnch/hotpotqa").find("the nearest is longbench/hotpotqa"), std::string::npos);
+  EXPECT_EQ(message("what-is-this").find("nearest"), std::string::npos);
+  EXPECT_NE(message("what-is-this").find("see kvartet tasks"), std::string::npos);
+  EXPECT_NE(message("needel").find("the nearest is needle"), std::string::npos);
+  EXPECT_NE(message("longbench/mutli_news").find("the nearest is longbench/multi_news"), std::string::npos);
   EXPECT_NE(message("longbench").find("longbench/"), std::string::npos);
   EXPECT_NE(message("longbench/qasper:k=4").find("takes no keys"), std::string::npos);
   EXPECT_NE(message("longbench/qasper", "f1").find("brings its own metric"), std::string::npos);
@@ -113,7 +115,11 @@ TEST(OwnFile, RefusesWhatMakesNoSense) {
     return task.status().message();
   };
   EXPECT_NE(message("my.jsonl", "").find("--metric"), std::string::npos);
-  EXPECT_NE(message("my.jsonl", "rogue").find("nearest: rouge"), std::string::npos);
+  EXPECT_NE(message("my.jsonl", "rogue").find("the nearest is rouge"), std::string::npos);
+  const std::string far = message("my.jsonl", "accuracy");  // "count" is least far, and another thing
+  EXPECT_EQ(far.find("nearest"), std::string::npos) << far;
+  EXPECT_NE(far.find("choose f1, em"), std::string::npos) << far;
+  EXPECT_NE(far.find("or likelihood"), std::string::npos) << far;
   EXPECT_NE(message("my.jsonl:new=5", "f1").find("max_new"), std::string::npos);
   EXPECT_NE(message("my.jsonl:max_new=0", "f1").find("max_new=0"), std::string::npos);
   EXPECT_NE(message("my.jsonl:max_new=5x", "f1").find("max_new=5x"), std::string::npos);

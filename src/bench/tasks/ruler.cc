@@ -229,7 +229,7 @@ Result<std::unique_ptr<Task>> make_ruler_task(const TaskSpec& spec) {
                     "is a task of that kind.",
                     spec.set));
   }
-  return usage_error(fmt::format("unknown RULER task {}; nearest: ruler/{}", quoted(spec.set), nearest_name(spec.set, names)));
+  return usage_error(fmt::format("unknown RULER task {}; {}", kvartet::quoted(spec.set), choice_hint(spec.set, names, "ruler/")));
 }
 
 }  // namespace kvartet
