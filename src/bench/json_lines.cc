@@ -100,7 +100,9 @@ Result<std::vector<std::string>> text_list_field(const nlohmann::json& object, c
   const auto found = object.find(key);
   if (found == object.end()) return bad_input(fmt::format("field {} is missing", key));
   if (found->is_null()) return std::vector<std::string>{};
-  if (found->is_string()) return std::vector<std::string>{found->get<std::string>()};
+  if (found->is_string()) {
+    return bad_input(fmt::format("field {} is a text where a list of texts is needed; write [\"...\"], in brackets", key));
+  }
   if (!found->is_array()) return bad_input(fmt::format("field {} is a JSON {}, not a list of texts", key, found->type_name()));
   std::vector<std::string> texts;
   for (const nlohmann::json& item : *found) {
@@ -110,6 +112,12 @@ Result<std::vector<std::string>> text_list_field(const nlohmann::json& object, c
     texts.push_back(item.get<std::string>());
   }
   return texts;
+}
+
+Result<std::vector<std::string>> text_or_list_field(const nlohmann::json& object, const char* key) {
+  const auto found = object.find(key);
+  if (found != object.end() && found->is_string()) return std::vector<std::string>{found->get<std::string>()};
+  return text_list_field(object, key);
 }
 
 Result<std::vector<std::string>> json_list_field(const nlohmann::json& object, const char* key) {
@@ -125,21 +133,25 @@ Result<std::vector<std::string>> json_list_field(const nlohmann::json& object, c
   return texts;
 }
 
-std::string id_field(const nlohmann::json& object) {
+Result<std::string> id_field(const nlohmann::json& object) {
   for (const char* key : {"id", "_id"}) {
     const auto found = object.find(key);
-    if (found == object.end()) continue;
+    if (found == object.end() || found->is_null()) continue;
     if (found->is_string()) return found->get<std::string>();
     if (found->is_number_integer()) return found->dump();
+    return bad_input(fmt::format("field {} is a JSON {}, not a text or a whole number", key, found->type_name()));
   }
-  return {};
+  return std::string();
 }
 
-int length_field(const nlohmann::json& object) {
+Result<int> length_field(const nlohmann::json& object) {
+  constexpr double kMostWords = 2e9;
   const auto found = object.find("length");
-  if (found == object.end() || !found->is_number()) return -1;
+  if (found == object.end() || found->is_null()) return -1;
+  if (!found->is_number()) return bad_input(fmt::format("field length is a JSON {}, not a count of words", found->type_name()));
   const auto value = found->get<double>();
-  return value >= 0 && value <= 2e9 ? static_cast<int>(value) : -1;
+  if (value >= 0 && value <= kMostWords) return static_cast<int>(value);
+  return bad_input(fmt::format("field length is {}, which is no count of words", found->dump()));
 }
 
 }  // namespace kvartet

@@ -27,13 +27,15 @@ std::vector<SkippedLine> read_json_lines(std::string_view text, std::string_view
 
 // Fields of a record. kBadInput, naming the field: missing, or of another kind.
 Result<std::string> text_field(const nlohmann::json& object, const char* key);
-// A list of texts; one text counts as a list of one, and null (LongBench's all_classes) as an empty list.
+// A list of texts; null (LongBench's all_classes) counts as an empty list.
 Result<std::vector<std::string>> text_list_field(const nlohmann::json& object, const char* key);
+// The same for files that others made: one text counts as a list of one.
+Result<std::vector<std::string>> text_or_list_field(const nlohmann::json& object, const char* key);
 // The same, where an item that is no text stands for its JSON; one object counts as a list of one.
 Result<std::vector<std::string>> json_list_field(const nlohmann::json& object, const char* key);
-// The record's `id` or LongBench's `_id`, a text or a number; "" when there is none.
-std::string id_field(const nlohmann::json& object);
-// LongBench's `length`; -1 when it is missing or no number.
-int length_field(const nlohmann::json& object);
+// The record's `id` or LongBench's `_id`, a text or a whole number; "" when there is none, or null.
+Result<std::string> id_field(const nlohmann::json& object);
+// LongBench's `length`, a count of words; -1 when there is none, or null.
+Result<int> length_field(const nlohmann::json& object);
 
 }  // namespace kvartet

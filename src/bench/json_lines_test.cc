@@ -85,15 +85,24 @@ TEST(JsonLines, C20LongAndDeepLinesAreFine) {
 TEST(JsonLines, Fields) {
   const auto object = nlohmann::json::parse(R"({"list":["x","y"],"one":"x","none":null,"bad":["x",1],"_id":"q7","length":12})");
   EXPECT_EQ(text_list_field(object, "list").value(), (std::vector<std::string>{"x", "y"}));
-  EXPECT_EQ(text_list_field(object, "one").value(), std::vector<std::string>{"x"});
+  EXPECT_EQ(text_or_list_field(object, "list").value(), (std::vector<std::string>{"x", "y"}));
+  EXPECT_EQ(text_or_list_field(object, "one").value(), std::vector<std::string>{"x"});
+  EXPECT_NE(text_list_field(object, "one").status().message().find("one is a text where a list of texts is needed"),
+            std::string::npos);
   EXPECT_TRUE(text_list_field(object, "none").value().empty());
   EXPECT_FALSE(text_list_field(object, "bad").ok());
   EXPECT_FALSE(text_list_field(object, "missing").ok());
-  EXPECT_EQ(id_field(object), "q7");
-  EXPECT_EQ(id_field(nlohmann::json::parse(R"({"id":5,"_id":"q"})")), "5");
-  EXPECT_EQ(id_field(nlohmann::json::parse("{}")), "");
-  EXPECT_EQ(length_field(object), 12);
-  EXPECT_EQ(length_field(nlohmann::json::parse(R"({"length":"long"})")), -1);
+  EXPECT_EQ(id_field(object).value(), "q7");
+  EXPECT_EQ(id_field(nlohmann::json::parse(R"({"id":5,"_id":"q"})")).value(), "5");
+  EXPECT_EQ(id_field(nlohmann::json::parse(R"({"id":null,"_id":"q"})")).value(), "q");
+  EXPECT_EQ(id_field(nlohmann::json::parse("{}")).value(), "");
+  EXPECT_NE(id_field(nlohmann::json::parse(R"({"id":[5]})")).status().message().find("JSON array"), std::string::npos);
+  EXPECT_EQ(length_field(object).value(), 12);
+  EXPECT_EQ(length_field(nlohmann::json::parse("{}")).value(), -1);
+  EXPECT_EQ(length_field(nlohmann::json::parse(R"({"length":null})")).value(), -1);
+  EXPECT_NE(length_field(nlohmann::json::parse(R"({"length":"long"})")).status().message().find("JSON string"),
+            std::string::npos);
+  EXPECT_NE(length_field(nlohmann::json::parse(R"({"length":-4})")).status().message().find("-4"), std::string::npos);
 }
 
 }  // namespace

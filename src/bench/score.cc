@@ -19,13 +19,13 @@ struct Prediction {
 Result<Prediction> prediction_of(const nlohmann::json& object, std::string_view metric) {
   Prediction prediction;
   KV_ASSIGN(prediction.text, text_field(object, "pred"));
-  KV_ASSIGN(prediction.answers, metric == "json" ? json_list_field(object, "answers") : text_list_field(object, "answers"));
+  KV_ASSIGN(prediction.answers, metric == "json" ? json_list_field(object, "answers") : text_or_list_field(object, "answers"));
   if (prediction.answers.empty()) return bad_input("field answers is empty");
   if (object.contains("all_classes")) {
     KV_ASSIGN(prediction.all_classes, text_list_field(object, "all_classes"));
   }
   KV_TRY(check_answer(metric, prediction.text, prediction.answers, prediction.all_classes));
-  prediction.length = length_field(object);
+  KV_ASSIGN(prediction.length, length_field(object));
   return prediction;
 }
 
@@ -99,7 +99,8 @@ Result<ScoreReport> score_predictions(const Task& task, std::string_view text, s
   SeenIds ids;
   report.skipped = read_json_lines(text, file_name, [&](int line, const nlohmann::json& object) -> Status {
     KV_ASSIGN(const Prediction prediction, prediction_of(object, report.metric));
-    KV_TRY(ids.add(id_field(object), line));
+    KV_ASSIGN(const std::string id, id_field(object));
+    KV_TRY(ids.add(id, line));
     const double score = score_answer(*metric, task.answer_cut(), prediction.text, prediction.answers, prediction.all_classes);
     all.add(score);
     parts.add(*metric, cut_answer(task.answer_cut(), prediction.text), prediction);

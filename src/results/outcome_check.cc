@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <charconv>
 #include <initializer_list>
+#include <optional>
+
+#include "core/utf8.h"
 
 namespace kvartet {
 namespace {
@@ -40,20 +43,70 @@ bool take_number(std::string_view* text, double* number) {
   return true;
 }
 
-}  // namespace
+std::optional<unsigned> take_hex_digits(std::string_view* text) {
+  constexpr std::size_t kDigits = 4;
+  if (text->size() < kDigits) return std::nullopt;
+  unsigned code = 0;
+  const auto [end, error] = std::from_chars(text->data(), text->data() + kDigits, code, 16);
+  if (error != std::errc() || end != text->data() + kDigits) return std::nullopt;
+  text->remove_prefix(kDigits);
+  return code;
+}
 
-bool is_list_of_numbers(std::string_view json, double least, double most) {
-  if (json.empty()) return true;
+// What follows a backslash. The two halves of a surrogate pair only together.
+bool take_escape(std::string_view* text) {
+  if (text->empty()) return false;
+  const char kind = text->front();
+  text->remove_prefix(1);
+  if (kind != 'u') return std::string_view("\"\\/bfnrt").find(kind) != std::string_view::npos;
+  const auto is_low_half = [](unsigned code) { return code >= 0xdc00 && code <= 0xdfff; };
+  const std::optional<unsigned> code = take_hex_digits(text);
+  if (!code || is_low_half(*code)) return false;
+  if (*code < 0xd800 || *code > 0xdbff) return true;
+  if (!text->starts_with("\\u")) return false;
+  text->remove_prefix(2);
+  const std::optional<unsigned> low = take_hex_digits(text);
+  return low && is_low_half(*low);
+}
+
+bool take_text(std::string_view* text) {
+  if (!take(text, '"')) return false;
+  while (!text->empty()) {
+    const char c = text->front();
+    text->remove_prefix(1);
+    if (c == '"') return true;
+    if (static_cast<unsigned char>(c) < ' ' || (c == '\\' && !take_escape(text))) return false;
+  }
+  return false;
+}
+
+// "[item, item]" and nothing behind it.
+template <typename TakeItem>
+bool is_list_of(std::string_view json, TakeItem take_item) {
   if (!take(&json, '[')) return false;
   bool more = !take(&json, ']');
   while (more) {
-    double number = 0;
-    if (!take_number(&json, &number) || !within(number, least, most)) return false;
+    if (!take_item(&json)) return false;
     more = take(&json, ',');
     if (!more && !take(&json, ']')) return false;
   }
   skip_blanks(&json);
   return json.empty();
+}
+
+}  // namespace
+
+bool is_list_of_texts(std::string_view json) { return is_valid_utf8(json) && is_list_of(json, take_text); }
+
+bool has_possible_texts(const SampleRecord& sample) {
+  return is_list_of_texts(sample.answers_json) && (sample.classes_json == "null" || is_list_of_texts(sample.classes_json));
+}
+
+bool is_list_of_numbers(std::string_view json, double least, double most) {
+  return json.empty() || is_list_of(json, [&](std::string_view* text) {
+           double number = 0;
+           return take_number(text, &number) && within(number, least, most);
+         });
 }
 
 bool has_possible_depths(const SampleRecord& sample) { return is_list_of_numbers(sample.depths_json, 0, kMost); }

@@ -15,6 +15,12 @@ bool has_possible_figures(const SoloRun& run);
 // A list of where the facts of a sample stand.
 bool has_possible_depths(const SampleRecord& sample);
 
+// A sample's reference answers are a list of texts, and so are its classes, or "null".
+bool has_possible_texts(const SampleRecord& sample);
+
+// ["a", "b"]: JSON texts of valid UTF-8, and no other kind of value.
+bool is_list_of_texts(std::string_view json);
+
 // "[1, 2.5]", or nothing at all: what is not known. Each number in [least, most].
 bool is_list_of_numbers(std::string_view json, double least, double most);
 

@@ -25,6 +25,49 @@ TEST(ListOfNumbers, IsNothingElse) {
   EXPECT_TRUE(is_list_of_numbers("[-1]", -1, 0));
 }
 
+TEST(ListOfTexts, IsWhatAStoreWrites) {
+  for (const char* sound : {"[]", "[ ]", R"([""])", R"(["a","b, c"])", R"([ "a" , "\"quoted\" \\ \n\u00e9" ])", "[\"\xC3\xA9\"]",
+                            R"(["\ud83d\ude00"])"}) {
+    EXPECT_TRUE(is_list_of_texts(sound)) << sound;
+  }
+}
+
+TEST(ListOfTexts, IsNothingElse) {
+  for (const char* damaged : {"",
+                              "[",
+                              "]",
+                              "\"a\"",
+                              "null",
+                              "{}",
+                              "[1]",
+                              "[null]",
+                              "[[]]",
+                              R"([["a"]])",
+                              R"(["a")",
+                              R"(["a",])",
+                              R"([,"a"])",
+                              R"(["a" "b"])",
+                              R"(["a]])",
+                              R"(["a"]x)",
+                              R"(["\x"])",
+                              R"(["\u12"])",
+                              R"(["\u12g4"])",
+                              R"(["\ud83d"])",
+                              R"(["\ude00"])",
+                              R"(["\ud83d\u0041"])",
+                              R"(["\)",
+                              "[\"a\nb\"]",
+                              "[\"\xC3\"]"}) {
+    EXPECT_FALSE(is_list_of_texts(damaged)) << damaged;
+  }
+  SampleRecord sample;
+  EXPECT_TRUE(has_possible_texts(sample));
+  sample.classes_json = R"(["red"])";
+  EXPECT_TRUE(has_possible_texts(sample));
+  sample.answers_json = "null";
+  EXPECT_FALSE(has_possible_texts(sample));
+}
+
 TEST(SoloFigures, MustBePossible) {
   SoloRun sound;
   sound.ttft_s = 1;

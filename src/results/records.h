@@ -69,12 +69,12 @@ struct SampleRecord {
   int prompt_tokens = 0;
   int dropped_tokens = 0;  // by middle truncation
   int gold_tokens = 0;
-  int length = 0;            // LongBench's `length`
-  std::string answers_json;  // JSON array of strings
-  std::string classes_json;  // JSON array of strings, or "null"
-  std::string question;      // what was asked, for people; cut at kQuestionBytes. Empty in stores of format 1
-  std::string depths_json;   // JSON array: where in the document the facts stand, 0 first .. 1 last; "" when unknown
-  std::string document;      // hash_bytes() of the text that is asked about: several samples may have the same; "" when unknown
+  int length = 0;                     // LongBench's `length`
+  std::string answers_json = "[]";    // JSON array of strings
+  std::string classes_json = "null";  // JSON array of strings, or "null"
+  std::string question;               // what was asked, for people; cut at kQuestionBytes. Empty in stores of format 1
+  std::string depths_json;            // JSON array: where in the document the facts stand, 0 first .. 1 last; "" when unknown
+  std::string document;  // hash_bytes() of the text that is asked about: several samples may have the same; "" when unknown
 
   // The first token of an answer is predicted by the exact pass over the prompt, before any cache has changed a row. A reference
   // of one token is then the same through every cache: it says nothing about them. A question asked later goes through the cache.

@@ -48,6 +48,12 @@ Outcome read_outcome(Statement& row) {
   return o;
 }
 
+// Which of a sample's lists is none, by name; "" when all are sound.
+std::string_view impossible_lists(const SampleRecord& sample) {
+  if (!has_possible_depths(sample)) return "depths";
+  return has_possible_texts(sample) ? "" : "answers or classes";
+}
+
 std::string prefixed_columns(std::string_view prefix) {
   std::string out(prefix);
   for (const char* c = kOutcomeColumns; *c != 0; ++c) {
@@ -190,8 +196,8 @@ Status Store::finish_sample(const SampleRecord& sample, std::span<const Outcome>
         fmt::format("The figures measured for sample {} of {} through {} cannot be; nothing of the sample was stored.",
                     o.key.sample, o.key.task, o.spec));
   }
-  if (!has_possible_depths(sample)) {
-    return internal_error(fmt::format("The depths of sample {} of {} cannot be; nothing of the sample was stored.",
+  if (const std::string_view odd = impossible_lists(sample); !odd.empty()) {
+    return internal_error(fmt::format("The {} of sample {} of {} cannot be; nothing of the sample was stored.", odd,
                                       sample.key.sample, sample.key.task));
   }
   KV_ASSIGN(Transaction transaction, Transaction::begin(database_));
@@ -284,9 +290,10 @@ Result<std::vector<SampleRecord>> Store::load_samples() {
     s.depths_json = row.text();
     s.document = row.text();
     out.push_back(std::move(s));
-    if (has_possible_depths(out.back())) continue;
+    const std::string_view odd = impossible_lists(out.back());
+    if (odd.empty()) continue;
     const SampleKey& key = out.back().key;
-    return damaged_store(store_path(directory_), fmt::format("the depths of sample {} of {} cannot be", key.sample, key.task));
+    return damaged_store(store_path(directory_), fmt::format("the {} of sample {} of {} cannot be", odd, key.sample, key.task));
   }
 }
 

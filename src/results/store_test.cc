@@ -457,20 +457,29 @@ TEST_F(StoreTest, DamagedListsAreNamedWithTheirSample) {
     nowhere.depths_json = "[null]";
     const std::vector<Outcome> other = {outcome(1, "full")};
     EXPECT_EQ(store.finish_sample(nowhere, other).code(), Code::kInternal);
+    nowhere = sample(1);
+    nowhere.answers_json = "[\"cut off";
+    EXPECT_EQ(store.finish_sample(nowhere, other).code(), Code::kInternal);
     ASSERT_EQ(store.load()->samples.size(), 1U);
   }
   const std::string path = folder() + "/results.sqlite";
   const auto execute = [&](const std::string& sql) { return Database::open(path, Access::kReadWrite).value().execute(sql).ok(); };
-  const struct {
+  struct DamagedList {
     const char* table;
     const char* column;
     const char* sound;
     const char* about;
-  } lists[] = {{"outcomes", "token_gaps_ms", "[10.25,11]", "sample n0 of needle through full cannot be"},
-               {"solo", "token_gaps_ms", "[1,2.5]", "sample n0 of needle through kivi alone, run 3, cannot be"},
-               {"samples", "depths", "[0.5]", "the depths of sample n0 of needle cannot be"}};
+    std::vector<const char*> damaged = {"[10.25,1", "10.25", "{}", "[\"1\"]", "[1e999]", "[-1]"};
+  };
+  const std::vector<const char*> no_texts = {"", "[\"42\"", "\"42\"", "[42]", "{}", "nothing", "[[\"42\"]]"};
+  const DamagedList lists[] = {
+      {"outcomes", "token_gaps_ms", "[10.25,11]", "sample n0 of needle through full cannot be"},
+      {"solo", "token_gaps_ms", "[1,2.5]", "sample n0 of needle through kivi alone, run 3, cannot be"},
+      {"samples", "depths", "[0.5]", "the depths of sample n0 of needle cannot be"},
+      {"samples", "answers", "[\"42\"]", "the answers or classes of sample n0 of needle cannot be", no_texts},
+      {"samples", "classes", "null", "the answers or classes of sample n0 of needle cannot be", no_texts}};
   for (const auto& list : lists) {
-    for (const char* damaged : {"[10.25,1", "10.25", "{}", "[\"1\"]", "[1e999]", "[-1]"}) {
+    for (const char* damaged : list.damaged) {
       const auto put = [&](const char* text) {
         return execute(std::string("UPDATE ") + list.table + " SET " + list.column + " = '" + text + "'");
       };

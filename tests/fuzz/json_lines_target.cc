@@ -43,11 +43,13 @@ void check_refusal(const Status& status) {
 void feed_fields(std::string_view text) {
   std::size_t used = 0;
   const std::vector<SkippedLine> skipped = read_json_lines(text, kFile, [&](int, const nlohmann::json& object) -> Status {
-    static_cast<void>(id_field(object));
-    static_cast<void>(length_field(object));
+    KV_TRY(id_field(object).status());
+    KV_TRY(length_field(object).status());
     KV_ASSIGN(const auto list, json_list_field(object, "answers"));
-    KV_ASSIGN(const auto texts, text_list_field(object, "answers"));
+    KV_ASSIGN(const auto texts, text_or_list_field(object, "answers"));
     KV_CHECK(list.size() == texts.size() || texts.empty());  // null is no text, but a JSON value
+    KV_ASSIGN(const auto strict, text_list_field(object, "answers"));
+    KV_CHECK(strict == texts);
     ++used;
     return {};
   });

@@ -43,14 +43,14 @@ Result<int> number_field(const nlohmann::json& object, const char* key) {
 Result<LoongRecord> record_of(const nlohmann::json& object, int line) {
   LoongRecord record;
   record.line = line;
-  record.id = id_field(object);
+  KV_ASSIGN(record.id, id_field(object));
   if (record.id.empty()) record.id = fmt::format("line {}", line);
   KV_ASSIGN(record.type, text_field(object, "type"));
   KV_ASSIGN(record.level, number_field(object, "level"));
   KV_ASSIGN(record.question, text_field(object, "question"));
   KV_ASSIGN(record.instruction, text_field(object, "instruction"));
   KV_ASSIGN(record.prompt_template, text_field(object, "prompt_template"));
-  KV_ASSIGN(record.docs, text_list_field(object, "doc"));
+  KV_ASSIGN(record.docs, text_or_list_field(object, "doc"));
   const auto answer = object.find("answer");
   if (answer == object.end()) return bad_input("field answer is missing");
   record.answer = answer->is_string() ? answer->get<std::string>() : answer->dump();

@@ -13,7 +13,7 @@ namespace {
 Result<Record> record_of(const nlohmann::json& object, int line, std::string_view metric) {
   Record record;
   record.line = line;
-  record.id = id_field(object);
+  KV_ASSIGN(record.id, id_field(object));
   if (record.id.empty()) record.id = fmt::format("line {}", line);
   KV_ASSIGN(record.input, text_field(object, "input"));
   KV_ASSIGN(record.context, text_field(object, "context"));
@@ -23,7 +23,7 @@ Result<Record> record_of(const nlohmann::json& object, int line, std::string_vie
     KV_ASSIGN(record.all_classes, text_list_field(object, "all_classes"));
   }
   KV_TRY(check_answer(metric, "", record.answers, record.all_classes));
-  record.length = length_field(object);
+  KV_ASSIGN(record.length, length_field(object));
   if (record.length < 0) record.length = static_cast<int>(split_words(decode_utf8(record.context)).size());
   return record;
 }

@@ -65,7 +65,7 @@ TEST(TaskRegistry, UnknownNamesGetASuggestion) {
 TEST(OwnFile, IsATaskWithAMetric) {
   MemoryFileSystem files;
   ASSERT_TRUE(write_file_atomically(files, "my.jsonl",
-                                    "{\"input\":\"Where?\",\"context\":\"In Paris.\",\"answers\":\"Paris\",\"id\":7}\n"
+                                    "{\"input\":\"Where?\",\"context\":\"In Paris.\",\"answers\":[\"Paris\"],\"id\":7}\n"
                                     "{\"input\":\"No context?\",\"context\":\"\",\"answers\":[\"a\"]}\nbroken\n")
                   .ok());
   const auto task = make_task("my.jsonl:max_new=16", "contains");
@@ -83,6 +83,31 @@ TEST(OwnFile, IsATaskWithAMetric) {
   EXPECT_EQ(set->samples[1].prompt(), "No context?");
   ASSERT_EQ(set->skipped.size(), 1U);
   EXPECT_EQ(set->skipped[0].where(), "my.jsonl:3");
+}
+
+// A field of another kind than it has to be is named with its line, never read as something near it.
+TEST(OwnFile, FieldsOfAnotherKindAreNamed) {
+  MemoryFileSystem files;
+  const std::string good = R"("input":"q","context":"c")";
+  ASSERT_TRUE(write_file_atomically(files, "my.jsonl",
+                                    "{" + good + R"(,"answers":["red"]})" + "\n" +                                //
+                                        "{" + good + R"(,"answers":"red"})" + "\n" +                              //
+                                        "{" + good + R"(,"answers":["red"],"all_classes":"red, blue"})" + "\n" +  //
+                                        "{" + good + R"(,"answers":["red"],"id":{"n":1}})" + "\n" +               //
+                                        "{" + good + R"(,"answers":["red"],"length":"12"})" + "\n" +              //
+                                        R"({"input":["q"],"context":"c","answers":["red"]})" + "\n")
+                  .ok());
+  TaskRequest request;
+  request.files = &files;
+  const auto set = make_task("my.jsonl", "contains").value()->samples(request);
+  ASSERT_TRUE(set.ok()) << set.status().message();
+  EXPECT_EQ(set->samples.size(), 1U);
+  ASSERT_EQ(set->skipped.size(), 5U);
+  const char* const fields[] = {"answers", "all_classes", "id", "length", "input"};
+  for (std::size_t i = 0; i < 5; ++i) {
+    EXPECT_EQ(set->skipped[i].where(), "my.jsonl:" + std::to_string(i + 2));
+    EXPECT_NE(set->skipped[i].reason.find(std::string("field ") + fields[i]), std::string::npos) << set->skipped[i].reason;
+  }
 }
 
 // With the metric json answers may be JSON values or texts that hold JSON; every bad line is named.

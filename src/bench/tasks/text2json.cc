@@ -155,7 +155,7 @@ class ReleasedText2Json : public Task {
 
   static Result<Sample> sample_of(const nlohmann::json& object, int line) {
     Sample sample;
-    sample.id = id_field(object);
+    KV_ASSIGN(sample.id, id_field(object));
     if (sample.id.empty()) sample.id = fmt::format("line {}", line);
     KV_ASSIGN(sample.document, text_field(object, "problem"));
     KV_ASSIGN(sample.gold, text_field(object, "answer"));
