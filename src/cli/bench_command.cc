@@ -18,12 +18,13 @@
 #include "cache/spec_list.h"
 #include "cli/auto_spec.h"
 #include "cli/auto_tasks.h"
+#include "cli/bench_progress.h"
 #include "cli/command.h"
 #include "cli/learning.h"
 #include "cli/prefill_keeping.h"
 #include "cli/self_checking.h"
-#include "core/clock.h"
 #include "core/bytes_text.h"
+#include "core/clock.h"
 #include "core/counted.h"
 #include "core/file_system.h"
 #include "engine/engine.h"
@@ -72,35 +73,6 @@ Result<RunRecord> run_record(const BenchFlags& flags, const Engine& engine, cons
   run.started = utc_timestamp();
   run.process = getpid();
   return run;
-}
-
-std::string cell_text(const Cell& cell) {
-  return fmt::format("{} at {}{}", cell.task, cell.context,
-                     cell.position == QuestionPosition::kUnseen ? ", question unseen" : "");
-}
-
-std::string time_left(double seconds) {
-  const auto whole = static_cast<std::int64_t>(std::min(seconds, 1e15));
-  if (whole >= 100 * 3600) return fmt::format("{} left", counted(whole / 3600, "hour"));
-  return fmt::format("{} min {} s left", whole / 60, whole % 60);
-}
-
-void show_bench_progress(const BenchmarkProgress& p) {
-  if (!stderr_is_terminal() || p.total == 0) return;
-  std::string left;
-  if (p.seconds_left >= 0) {
-    left = fmt::format(", {:.0f} tokens/s, {}", p.tokens_per_s, time_left(p.seconds_left));
-  }
-  show_progress(fmt::format("{}: sample {} of {}{};", cell_text(p.cell), p.done + 1, p.total, left),
-                (p.done + p.sample_share) / p.total);
-}
-
-void show_solo_progress(const SoloProgress& p) {
-  if (!stderr_is_terminal() || p.total == 0) return;
-  std::string left;
-  if (p.seconds_left >= 0) left = ", " + time_left(p.seconds_left);
-  show_progress(fmt::format("{} alone on {}: run {} of {}{};", p.spec, cell_text(p.cell), p.done + 1, p.total, left),
-                static_cast<double>(p.done) / p.total);
 }
 
 Status print_report(const StoredResults& results, bool json) {
@@ -154,12 +126,12 @@ void print_dry_run(const std::vector<PlannedTask>& plan, const std::vector<Cache
                         estimate.solo_hours);
   }
   text += fmt::format(
-      "about {:.1f} hours if every answer were as long as allowed; at most {:.0f} MiB of caches at once, {:.0f} MiB of them in "
+      "about {:.1f} hours if every answer were as long as allowed; at most {} of caches at once, {} of them in "
       "memory\n",
       estimate.hours, bytes_text(estimate.cache_bytes), bytes_text(estimate.fast_bytes));
   if (estimate.shared_prompts > 0) {
     text += fmt::format(
-        "{} to be computed from where a document's first prompt has read it; at most {:.0f} MiB of memory hold the document's "
+        "{} to be computed from where a document's first prompt has read it; at most {} of memory hold the document's "
         "rows meanwhile\n",
         counted(estimate.shared_prompts, "prompt"), bytes_text(estimate.shared_bytes));
   }
@@ -276,7 +248,7 @@ std::vector<const PreparedSample*> samples_of(const std::vector<PlannedTask>& pl
 void note_shared_documents(const Engine::SharedPrefixTally& tally) {
   if (tally.taken > 0) {
     print_note(
-        fmt::format("{} like an earlier one, about the same document: only what follows was computed ({:.0f} MiB held); times "
+        fmt::format("{} like an earlier one, about the same document: only what follows was computed ({} held); times "
                     "to the first token count the document's own prefill",
                     counted(tally.taken, "prompt began", "prompts began"), bytes_text(tally.most_bytes)));
   }
@@ -293,7 +265,8 @@ Result<BenchmarkSummary> bench_shared(Engine& engine, const std::vector<PlannedT
                                       const AnswerCaps& caps, bool same_caches, KeptPrefills* kept, Store& store) {
   BenchmarkHooks hooks;
   hooks.cancel = &interrupted();
-  hooks.progress = show_bench_progress;
+  ProgressLines lines;
+  hooks.progress = [&](const BenchmarkProgress& progress) { show_bench_progress(progress, &lines); };
   hooks.measure = [&](const PreparedSample& sample, std::span<const CacheSpec> missing, const Engine::Progress& progress) {
     return measure_capped_sample(engine, sample, missing, sample.record.key.position, caps, progress);
   };
@@ -328,7 +301,8 @@ Result<SoloSummary> bench_solo(const BenchFlags& flags, const SoloSettings& sett
   const SoloProgram program = {"/proc/self/exe", settings, &interrupted()};
   SoloHooks hooks;
   hooks.cancel = &interrupted();
-  hooks.progress = show_solo_progress;
+  ProgressLines lines;
+  hooks.progress = [&](const SoloProgress& progress) { show_solo_progress(progress, &lines); };
   hooks.measure = [&](const PreparedSample& sample, const CacheSpec& spec, double limit_s) {
     return run_alone(program, sample, spec, limit_s);
   };
@@ -469,8 +443,8 @@ void add_bench(CLI::App& app, Action* action) {
   command->add_option("--preset", flags->preset, "a whole study; --kv, --task, --context, --samples replace parts of it" + names);
   command->add_option("--kv", flags->kv, "a cache, or auto[:memory=BYTES,for=KIND,...]; repeatable. Differences are to full");
   command->add_option("--task", flags->request.tasks, "a task (kvartet tasks) or your own file of records; repeatable");
-  command->add_option("--metric", flags->request.metric, "for your own file: how answers are scored");
-  command->add_option("--context", flags->request.contexts, "tokens of prompt and answer; repeatable (default: the model's)")
+  command->add_option("--metric", flags->request.metric, "for your own file: how answers are scored (kvartet tasks)");
+  command->add_option("--context", flags->request.contexts, "room for prompt and answer together, in tokens; repeatable (default: the model's context)")
       ->check(at_least(1));
   command->add_option("--samples", flags->request.samples, "prompts per task and context (default: the task's own)")
       ->check(whole_number(1, kMostSamples));
@@ -488,7 +462,7 @@ void add_bench(CLI::App& app, Action* action) {
       ->capture_default_str()
       ->check(whole_number(0, kMostSoloRepeats));
   command->add_option("--data", flags->request.data_dir, "folder that holds longbench/, haystack/, ... (kvartet data check)");
-  command->add_option("--seed", flags->request.seed, "of the generated tasks")->capture_default_str();
+  command->add_option("--seed", flags->request.seed, "of the generated tasks")->capture_default_str()->check(seed_number());
   command->add_option("--keep-prefill", flags->keep_prefill,
                       "a folder for the exact rows of every prompt: a cache that is benchmarked later reads them instead of "
                       "prefilling, with the same results. Large; --dry-run tells how large");

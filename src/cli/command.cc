@@ -4,12 +4,16 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
+#include <array>
+#include <charconv>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <string_view>
+#include <system_error>
+#include <utility>
 
 #include "cache/spec_list.h"
 #include "core/clock.h"
@@ -124,22 +128,23 @@ Result<std::vector<CacheSpec>> parse_specs(const std::vector<std::string>& texts
 }
 
 Result<std::size_t> parse_bytes(const std::string& text) {
-  char* end = nullptr;
-  const double number = std::strtod(text.c_str(), &end);
-  double unit = 1;
-  const std::string suffix = end;
-  if (suffix == "K" || suffix == "k")
-    unit = 1024.0;
-  else if (suffix == "M" || suffix == "m")
-    unit = 1024.0 * 1024.0;
-  else if (suffix == "G" || suffix == "g")
-    unit = 1024.0 * 1024.0 * 1024.0;
-  else if (!suffix.empty())
-    end = const_cast<char*>(text.c_str());
-  if (end == text.c_str() || !std::isfinite(number) || number * unit < 1 || number * unit > 1e18) {
-    return usage_error(fmt::format("'{}' is not a number of bytes; write for example 300M or 2G", text));
-  }
-  return static_cast<std::size_t>(number * unit);
+  constexpr std::array<std::pair<std::string_view, double>, 10> kUnits = {{{"", 1},
+                                                                           {"K", 0x1p10},
+                                                                           {"k", 0x1p10},
+                                                                           {"KiB", 0x1p10},
+                                                                           {"M", 0x1p20},
+                                                                           {"m", 0x1p20},
+                                                                           {"MiB", 0x1p20},
+                                                                           {"G", 0x1p30},
+                                                                           {"g", 0x1p30},
+                                                                           {"GiB", 0x1p30}}};
+  double number = 0;
+  const char* const behind = text.data() + text.size();
+  const auto [end, error] = std::from_chars(text.data(), behind, number);  // unlike strtod decimal only
+  const auto unit = std::ranges::find(kUnits, std::string_view(end, behind), &std::pair<std::string_view, double>::first);
+  const double bytes = error == std::errc() && unit != kUnits.end() ? number * unit->second : 0;
+  if (bytes >= 1 && bytes <= 1e18) return static_cast<std::size_t>(bytes);
+  return usage_error(fmt::format("'{}' is not a number of bytes; write for example 300M or 2G", text));
 }
 
 nlohmann::ordered_json bytes_by_tier_json(const CacheSpec& spec, const ByteAccount& bytes) {

@@ -33,11 +33,12 @@ int resolved_threads(const ModelFlags& flags);
 // What these flags mean to the engine, Ctrl-C included. As resolve_model.
 Result<EngineOptions> engine_options(const ModelFlags& flags);
 
-// For flags that hold an int: a whole number in decimal digits, within the bounds. What is no whole number is told apart from
-// what is outside; the same for numbers with a point.
+// For flags that hold an int: a whole number in decimal digits, within the bounds. CLI11 alone would read 010 as eight. What is
+// no whole number is told apart from what is outside; the same for numbers with a point.
 CLI::Validator at_least(int least);
 CLI::Validator whole_number(int least, int most);
 CLI::Validator number_within(double least, double most);
+CLI::Validator seed_number();  // for a std::uint64_t
 
 // What the command line's mistake means to its writer, in one sentence with a hint. `words` are the arguments.
 std::string usage_sentence(const CLI::App& app, const CLI::ParseError& error, const std::vector<std::string>& words);
@@ -55,7 +56,7 @@ std::string models_directory();
 // kUsage, before anything is loaded, when one of the specs is wrong.
 Result<std::vector<CacheSpec>> parse_specs(const std::vector<std::string>& texts);
 
-// K, M, G are powers of 1024.
+// K, M, G (or KiB, MiB, GiB) are powers of 1024.
 Result<std::size_t> parse_bytes(const std::string& text);
 
 // {"ram": the fast tier, "slow": the slow one}; for a cache with rows in a file the second is called "mmap" or "disk".
@@ -65,7 +66,8 @@ nlohmann::ordered_json bytes_by_tier_json(const CacheSpec& spec, const ByteAccou
 const std::atomic<bool>& interrupted();
 void install_interrupt_handler();
 
-// Progress on standard error when it is a terminal, nothing otherwise. Call with share 1 to finish the line.
+// Progress on standard error when it is a terminal, nothing otherwise (cli/bench_progress.h says more). Call with share 1 to
+// finish the line.
 void show_progress(std::string_view what, double share);
 bool stderr_is_terminal();
 void print(std::string_view text);       // standard output

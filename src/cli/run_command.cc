@@ -149,8 +149,8 @@ Result<Answer> answer(Engine& engine, const RunFlags& flags, Sequence sequence, 
 void print_summary(const Sequence& sealed, const Json& kv, const Answer& a) {
   const auto& c = a.completion;
   print_note(
-      fmt::format("[{}, {} answered ({}), first token after {:.2f} s, {:.1f} tokens/s; {}: {:.1f} MB, in f16 "
-                  "{:.1f} MB ({:.2f}x)]",
+      fmt::format("[{}, {} answered ({}), first token after {:.2f} s, {:.1f} tokens/s; {}: {}, in f16 {} "
+                  "({:.2f}x)]",
                   counted(a.prompt_tokens, "prompt token"), c.tokens.size(), finish_reason_name(c.finish_reason), a.ttft_s,
                   decode_rate(c), sealed.cache.spec().canonical, bytes_text(kv["allocated_bytes"].get<double>()),
                   bytes_text(kv["full_f16_bytes"].get<double>()), kv["compression_ratio"].get<double>()));
@@ -293,7 +293,7 @@ void add_run(CLI::App& app, Action* action) {
   command->add_option("--top-p", flags->generate.sampling.top_p, "smallest set of tokens with this probability")
       ->capture_default_str()
       ->check(number_within(0, 1));
-  command->add_option("--seed", flags->generate.sampling.seed, "of the sampling")->capture_default_str();
+  command->add_option("--seed", flags->generate.sampling.seed, "of the sampling")->capture_default_str()->check(seed_number());
   command->add_option("--stop", flags->generate.stop, "text that ends the answer; repeatable");
   command->add_flag("--raw", flags->raw, "no chat template: the model continues the text");
   command->add_flag("--chat", flags->chat, "insist on the model's chat template (the default where it has one)");

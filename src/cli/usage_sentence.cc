@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <climits>
+#include <cstdint>
 #include <limits>
 #include <system_error>
 #include <type_traits>
@@ -85,8 +86,8 @@ CLI::Validator number_check(std::string_view kind, Bound least, Bound most) {
     Number number = 0;
     const char* const end = text.data() + text.size();
     const auto [stop, error] = std::from_chars(text.data(), end, number);
-    const bool octal = std::is_integral_v<Number> && text.size() > 1 && text.front() == '0';  // to CLI11, not to people
-    const bool is_number = stop == end && error != std::errc::invalid_argument && (number < 0 || number >= 0);  // no NaN is
+    const bool octal = std::is_integral_v<Number> && text.size() > 1 && text.front() == '0';         // to CLI11, not to people
+    const bool is_number = stop == end && error != std::errc::invalid_argument && number == number;  // no NaN is
     if (octal || !is_number) return fmt::format("{}{} {}, not {}", kTakes, kind, bounds, kvartet::quoted(text));
     if (error == std::errc::result_out_of_range || number < least || number > most)
       return fmt::format("{}{} is outside {} to {}", kValue, kvartet::printable(text), least, most);
@@ -99,6 +100,9 @@ CLI::Validator number_check(std::string_view kind, Bound least, Bound most) {
 
 CLI::Validator at_least(int least) { return whole_number(least, INT_MAX); }
 CLI::Validator whole_number(int least, int most) { return number_check<long long>("a whole number", least, most); }
+CLI::Validator seed_number() {
+  return number_check<std::uint64_t>("a whole number", std::uint64_t{0}, std::numeric_limits<std::uint64_t>::max());
+}
 CLI::Validator number_within(double least, double most) { return number_check<double>("a number", least, most); }
 
 std::string usage_sentence(const CLI::App& app, const CLI::ParseError& error, const std::vector<std::string>& words) {

@@ -33,6 +33,16 @@ TEST_F(Bench, TwoTasksTwoCaches) {
   EXPECT_NE(table.out.find("multineedle:k=2, context 900: 4 samples"), std::string::npos) << table.out;
 }
 
+// A file or a pipe gets lines, not one line that is rewritten; the first at once.
+TEST_F(Bench, ProgressInLinesWhereNoTerminalIs) {
+  const Finished f = bench("out", {"--samples", "2"});
+  ASSERT_TRUE(is_ok(f));
+  EXPECT_NE(f.err.find("needle at 900: sample 1 of 4; 0 %\n"), std::string::npos) << f.err;
+  EXPECT_EQ(f.err.find_first_of("\r\x1b"), std::string::npos) << f.err;
+  EXPECT_EQ(f.out.find("sample 1 of 4"), std::string::npos);
+  EXPECT_EQ(bench("out", {"--samples", "2"}).err.find("sample 1"), std::string::npos) << "nothing is left to do";
+}
+
 TEST_F(Bench, ReportGivesTheSameRows) {
   const Finished f = bench("out", {"--samples", "2", "--json"});
   ASSERT_TRUE(is_ok(f));

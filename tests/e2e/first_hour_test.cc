@@ -65,6 +65,22 @@ TEST(FirstHour, FlagsThatTakeNumbersTellWordsFromWrongNumbers) {
     EXPECT_TRUE(is_refused(run(r + Arguments{"--top-p", word}), 2, "--top-p takes a number from 0 to 1")) << word;
   }
   EXPECT_TRUE(is_refused(run(r + Arguments{"--temp", "inf"}), 2, "--temp inf is outside"));
+  // Seeds are of 64 bits, and 010 is not eight.
+  for (const Arguments& command : {r, Arguments{"bench", "-m", "none.gguf", "--kv", "full", "--task", "needle", "-o", "never"}}) {
+    for (const char* word : {"010", "0x10", "1.5", "", "abc"}) {
+      EXPECT_TRUE(is_refused(run(command + Arguments{"--seed", word}), 2,
+                             "--seed takes a whole number from 0, not '" + std::string(word) + "'"))
+          << command[0] << " " << word;
+    }
+    EXPECT_TRUE(
+        is_refused(run(command + Arguments{"--seed", "18446744073709551616"}), 2, "--seed 18446744073709551616 is outside"));
+    EXPECT_TRUE(is_refused(run(command + Arguments{"--seed", "18446744073709551615"}), 3, "none.gguf"));
+  }
+  for (const char* word : {"0x10M", "M", "12Q", "-5M", "nan", "1e300G", "0.1", "5 M"}) {
+    EXPECT_TRUE(is_refused(run(r + Arguments{"--fast-tier-bytes", word}), 2, "is not a number of bytes")) << word;
+  }
+  for (const char* word : {"010M", "300M", "1.5GiB", "2k"})
+    EXPECT_TRUE(is_refused(run(r + Arguments{"--fast-tier-bytes", word}), 3, "none.gguf")) << word;
 }
 
 // Beyond any use: refused with the limit, not estimated into nonsense.

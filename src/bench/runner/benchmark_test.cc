@@ -1,5 +1,7 @@
 #include "bench/runner/benchmark.h"
 
+#include "bench/runner/progress_lines.h"
+
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -204,6 +206,16 @@ TEST_F(BenchmarkTest, AFailedSampleIsCountedAndTriedAgain) {
   EXPECT_EQ(again.outcomes_failed, 0);
   EXPECT_FALSE(seen_.contains("full"));
   EXPECT_EQ(seen_["big"].size(), 4U);
+}
+
+TEST(ProgressLines, ComeAtOnceAndThenEveryTenSeconds) {
+  HeldClock clock;
+  ProgressLines lines(clock);
+  std::vector<double> told;
+  for (clock.now = 0; clock.now < 40; clock.now += 3) {
+    if (lines.due()) told.push_back(clock.now);
+  }
+  EXPECT_EQ(told, (std::vector<double>{0, 12, 24, 36}));
 }
 
 TEST_F(BenchmarkTest, ProgressTellsRateAndTimeLeft) {
