@@ -148,19 +148,95 @@ std::string cost_of(const CacheFinding& c) {
   return out;
 }
 
+// What decides how near an undecided cache is to harmless; null when nothing was measured.
+const Measured* deciding(const CacheFinding& c) {
+  for (const Measured* m : {&c.likelihood, &c.score})
+    if (m->low) return m;
+  for (const Measured* m : {&c.likelihood, &c.score})
+    if (m->difference) return m;
+  return nullptr;
+}
+
+// Nearest first: those with an interval before those with a mean only, and those without either last.
+struct Nearness {
+  int known = 0;     // 0 an interval, 1 a mean, 2 nothing
+  double reach = 0;  // of the loss that is still possible, in margins
+  double ratio = 0;  // negative: of equals the smaller cache
+  auto operator<=>(const Nearness&) const = default;
+};
+
+Nearness nearness_of(const CacheFinding& c) {
+  const Measured* m = deciding(c);
+  if (m == nullptr) return {2, 0, -c.ratio};
+  return {m->low ? 0 : 1, -(m->low ? *m->low : *m->difference) / m->margin, -c.ratio};
+}
+
+// "−0.010 nats per token (−0.060 to +0.040)"; "" when nothing was measured.
+std::string difference_text(const CacheFinding& c) {
+  const Measured* m = deciding(c);
+  if (m == nullptr) return "";
+  const bool nats = m == &c.likelihood;
+  const int decimals = nats ? 3 : 1;
+  const std::string mean = fmt::format("{} {}", signed_text(*m->difference, decimals), nats ? "nats per token" : "points");
+  return m->low ? fmt::format("{} ({})", mean, interval_text(*m->low, *m->high, decimals)) : mean;
+}
+
+// Only of caches that are smaller than f16, and only where it is a choice.
+std::string nearest_text(const WorkloadFinding& finding, const std::map<std::string, std::string>& names) {
+  std::vector<const CacheFinding*> list;
+  for (const std::size_t i : finding.undecided) {
+    const CacheFinding& c = finding.caches[i];
+    if (c.ratio >= kSmaller && deciding(c) != nullptr) list.push_back(&c);
+  }
+  if (list.empty() || (finding.best && list.size() == 1)) return "";
+  const CacheFinding& c = *list.front();
+  const Measured& m = *deciding(c);
+  const bool nats = &m == &c.likelihood;
+  const std::string border = nats ? fmt::format("{:.2f} nats", m.margin) : fmt::format("{:.0f} points", m.margin);
+  return fmt::format(
+      "{} nearest to harmless is {} ({} times less memory): {}. It counts as the same once the whole interval lies "
+      "within ±{}, which takes more samples.",
+      list.size() == 1 ? "Undecided, and" : fmt::format("Of {} undecided caches,", list.size()), names.at(c.spec), ratio_text(c),
+      difference_text(c), border);
+}
+
 std::string other_text(const CacheFinding& c, const std::string& name) {
   switch (c.loss) {
     case Loss::kLoses: return fmt::format("{} ({} times less memory) loses: {}.", name, ratio_text(c), c.worst);
     case Loss::kAsGood:
     case Loss::kNoMeasuredLoss: return fmt::format("{} ({} times less memory): {}.", name, ratio_text(c), loss_name(c.loss));
     case Loss::kUndecided:
-      return fmt::format("{} ({} times less memory): undecided, too few samples ({}).", name, ratio_text(c), c.pairs);
+      if (deciding(c) == nullptr)
+        return fmt::format("{} ({} times less memory): undecided, nothing to compare.", name, ratio_text(c));
+      return fmt::format("{} ({} times less memory): undecided, {}; {} too few.", name, ratio_text(c), difference_text(c),
+                         counted(c.pairs, "sample is", "samples are"));
     case Loss::kFailed:
       return c.failed == 1 ? fmt::format("{}: failed on its only sample.", name)
                            : fmt::format("{}: failed on all of its {} samples.", name, c.failed);
     case Loss::kReference: break;
   }
   return {};
+}
+
+// All but the reference and the answer: harmless, undecided, losing, failed; the undecided by nearness, the rest smallest first.
+std::vector<const CacheFinding*> others_in_order(const WorkloadFinding& finding) {
+  const auto group = [](Loss loss) {
+    switch (loss) {
+      case Loss::kUndecided: return 1;
+      case Loss::kLoses: return 2;
+      case Loss::kFailed: return 3;
+      default: return 0;
+    }
+  };
+  std::vector<const CacheFinding*> out;
+  for (std::size_t i = 0; i < finding.caches.size(); ++i) {
+    const CacheFinding& c = finding.caches[i];
+    if (finding.best != i && c.loss != Loss::kReference && c.loss != Loss::kUndecided) out.push_back(&c);
+  }
+  std::ranges::stable_sort(out, std::greater<>(), [](const CacheFinding* c) { return c->ratio; });
+  for (const std::size_t i : finding.undecided) out.push_back(&finding.caches[i]);
+  std::ranges::stable_sort(out, {}, [&](const CacheFinding* c) { return group(c->loss); });
+  return out;
 }
 
 }  // namespace
@@ -235,6 +311,9 @@ std::vector<WorkloadFinding> find_answers(const StoredResults& results, std::spa
       if (!harmless || c.ratio < kSmaller) continue;
       if (!finding.best || c.ratio > finding.caches[*finding.best].ratio) finding.best = i;
     }
+    for (std::size_t i = 0; i < finding.caches.size(); ++i)
+      if (finding.caches[i].loss == Loss::kUndecided) finding.undecided.push_back(i);
+    std::ranges::stable_sort(finding.undecided, {}, [&](std::size_t i) { return nearness_of(finding.caches[i]); });
     out.push_back(std::move(finding));
   }
   return out;
@@ -252,14 +331,9 @@ Answer answer_of(const WorkloadFinding& finding, const std::map<std::string, std
   } else {
     answer.claim = "No cache smaller than f16 is shown to be harmless here.";
   }
-  std::vector<const CacheFinding*> others;
-  for (std::size_t i = 0; i < finding.caches.size(); ++i) {
-    if (finding.best != i && finding.caches[i].loss != Loss::kReference) others.push_back(&finding.caches[i]);
-  }
-  std::ranges::stable_sort(others, std::greater<>(), [](const CacheFinding* c) { return c->ratio; });
-  if (finding.has_reference) {
-    for (const CacheFinding* c : others) answer.others.push_back(other_text(*c, names.at(c->spec)));
-  }
+  if (!finding.has_reference) return answer;
+  answer.nearest = nearest_text(finding, names);
+  for (const CacheFinding* c : others_in_order(finding)) answer.others.push_back(other_text(*c, names.at(c->spec)));
   return answer;
 }
 

@@ -6,6 +6,10 @@
 // be the same within the margin over all samples, and has *no measured loss* when the likelihood is the same but there are too
 // few samples to say it of the score. Everything else is *undecided*. The answer is the cache with the largest compression ratio
 // among those that are as good or have no measured loss.
+//
+// Undecided caches are put in order by how far the loss reaches that their samples still allow: the lower end of the 95 %
+// interval, counted in margins, of the likelihood where it has one (the score needs far more samples), else of the score. Nearest
+// to harmless is the one whose interval reaches least far.
 #pragma once
 
 #include <map>
@@ -49,18 +53,21 @@ struct WorkloadFinding {
   std::vector<int> contexts;
   int samples = 0;
   bool has_reference = false;
-  std::vector<CacheFinding> caches;  // `full` first, then in the order of the outcomes
-  std::optional<std::size_t> best;   // index in caches
+  std::vector<CacheFinding> caches;    // `full` first, then in the order of the outcomes
+  std::optional<std::size_t> best;     // index in caches
+  std::vector<std::size_t> undecided;  // indices in caches, nearest to harmless first
 };
 
 std::vector<WorkloadFinding> find_answers(const StoredResults& results, std::span<const ReportRow> rows);
 
 // The answer in one to three sentences. `names` gives the short name of every spec.
 struct Answer {
-  std::string claim;                // which cache to take, and what it saves
-  std::string evidence;             // the differences it rests on; may be empty
-  std::string cost;                 // what it costs; may be empty
-  std::vector<std::string> others;  // one for each other cache that was measured
+  std::string claim;     // which cache to take, and what it saves
+  std::string evidence;  // the differences it rests on; may be empty
+  std::string nearest;   // which undecided cache is nearest to harmless; may be empty
+  std::string cost;      // what it costs; may be empty
+  std::vector<std::string>
+      others;  // one for each other cache that was measured: harmless, undecided (nearest first), losing, failed
 };
 Answer answer_of(const WorkloadFinding& finding, const std::map<std::string, std::string>& names);
 

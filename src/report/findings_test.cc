@@ -118,6 +118,67 @@ TEST(Findings, OneBadTableIsALoss) {
   EXPECT_FALSE(finding.best.has_value());
 }
 
+// Differences in turns of `mean` + and - `spread`, over 12 samples: half of the interval is 0.664 spread.
+void set_differences(StoredResults& results, const std::string& spec, double mean, double spread) {
+  for (Outcome& o : results.outcomes) {
+    if (o.spec != spec) continue;
+    o.score = 1;
+    o.gold_log_likelihood = -0.2 + mean + (std::stoi(o.key.sample) % 2 == 0 ? spread : -spread);
+  }
+}
+
+TEST(Findings, TheUndecidedStandInOrderOfTheLossThatIsStillPossible) {
+  StoredResults results = made_results(6);
+  set_differences(results, kFour, 0, 0.1);
+  set_differences(results, kTwo, 0, 0.2);
+  const auto names = short_names(specs_of(results));
+  WorkloadFinding finding = only_finding(results);
+  EXPECT_FALSE(finding.best.has_value());
+  EXPECT_EQ(finding.undecided, indices({1, 2}));
+  const Answer answer = answer_of(finding, names);
+  EXPECT_NE(
+      answer.nearest.find("Of 2 undecided caches, nearest to harmless is kivi:bits=4 (4.0 times less memory): 0.000 nats per "
+                          "token (−0.066 to +0.066)."),
+      std::string::npos)
+      << answer.nearest;
+  EXPECT_NE(answer.nearest.find("within ±0.05 nats"), std::string::npos) << answer.nearest;
+  ASSERT_EQ(answer.others.size(), 2U);
+  EXPECT_TRUE(answer.others[0].starts_with("kivi:bits=4 (4.0 times less memory): undecided, 0.000 nats per token"))
+      << answer.others[0];
+  EXPECT_NE(answer.others[0].find("12 samples are too few"), std::string::npos) << answer.others[0];
+  EXPECT_TRUE(answer.others[1].starts_with("kivi:bits=2")) << answer.others[1];
+
+  set_differences(results, kFour, -0.03, 0.1);  // -0.096 to +0.036
+  set_differences(results, kTwo, 0, 0.13);      // -0.086 to +0.086
+  finding = only_finding(results);
+  EXPECT_EQ(finding.undecided, indices({2, 1}));
+  EXPECT_NE(answer_of(finding, names).nearest.find("nearest to harmless is kivi:bits=2"), std::string::npos);
+
+  set_differences(results, kFour, 0, 0.01);  // harmless: of the one undecided cache nothing more is said
+  finding = only_finding(results);
+  EXPECT_EQ(finding.best, 1U);
+  EXPECT_EQ(answer_of(finding, names).nearest, "");
+}
+
+TEST(Findings, WithoutAnIntervalTheMeanPutsInOrderAndNothingMeasuredComesLast) {
+  StoredResults results = made_results(1);
+  std::erase_if(results.samples, [](const SampleRecord& s) { return s.key.context == 4096; });
+  std::erase_if(results.outcomes, [](const Outcome& o) { return o.key.context == 4096; });
+  for (Outcome& o : results.outcomes) o.score.reset();
+  set_differences(results, kFour, -0.02, 0);
+  for (Outcome& o : results.outcomes) o.score.reset();
+  WorkloadFinding finding = only_finding(results);
+  EXPECT_EQ(finding.undecided, indices({1, 2}));
+  for (Outcome& o : results.outcomes) {
+    if (o.spec == kFour) o.gold_log_likelihood.reset();
+  }
+  finding = only_finding(results);
+  EXPECT_EQ(finding.undecided, indices({2, 1}));
+  const Answer answer = answer_of(finding, short_names(specs_of(results)));
+  EXPECT_NE(answer.nearest.find("Undecided, and nearest to harmless is kivi:bits=2"), std::string::npos) << answer.nearest;
+  EXPECT_NE(answer.others[1].find("nothing to compare"), std::string::npos) << answer.others[1];
+}
+
 TEST(Findings, WithoutFullNothingIsClaimed) {
   StoredResults results = made_results(10);
   std::erase_if(results.outcomes, [](const Outcome& o) { return o.spec == "full"; });

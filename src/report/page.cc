@@ -122,7 +122,7 @@ void write_filters(Html& out, const PageContext& page) {
   out.open("form", {{"id", "filters"}, {"hidden", ""}, {"aria-label", "Choose what is shown"}});
   out.open("details").element("summary", "Choose what is shown");
   filter_group(out, "task", "Tasks", tasks);
-  filter_group(out, "context", "Lengths in tokens", contexts);
+  filter_group(out, "context", "Room for prompt and answer, in tokens", contexts);
   filter_group(out, "spec", "Caches", caches);
   out.element("button", "Show everything", {{"type", "reset"}});
   out.close();

@@ -119,6 +119,27 @@ void write_finding_chart(Html& out, const PageContext& page, const WorkloadFindi
   write_scatter(out, chart);
 }
 
+// On how many of the tables behind an answer it rests on weak ground.
+void write_answer_cautions(Html& out, const PageContext& page, const WorkloadFinding& finding) {
+  std::size_t tables = 0;
+  std::size_t weak = 0;
+  std::size_t cut = 0;
+  for (const PageTable& table : page.tables) {
+    if (table.position != finding.position || std::ranges::find(finding.tasks, table.task) == finding.tasks.end()) continue;
+    const TableCaution caution = caution_of(table.rows);
+    ++tables;
+    weak += caution.weak != nullptr ? 1 : 0;
+    cut += caution.many_cut() ? 1 : 0;
+  }
+  if (weak + cut == 0) return;
+  std::vector<std::string> what;
+  if (weak > 0) what.push_back(fmt::format("on {} full itself is weak", weak));
+  if (cut > 0) what.push_back(fmt::format("on {} many answers were cut at the limit of tokens", cut));
+  out.element(
+      "p", fmt::format("Careful: of {} behind this, {}; see 'Know before you compare'.", counted(tables, "table"), joined(what)),
+      {{"class", "caution"}});
+}
+
 }  // namespace
 
 void write_tradeoff(Html& out, const PageContext& page, const PageTable& table, const ScatterWish& wish) {
@@ -163,14 +184,16 @@ void write_answers(Html& out, const PageContext& page) {
     out.open("article", {{"class", "answer"}});
     out.element("h3", sentence_start(workload_name(finding.workload)) + question_suffix(finding.position));
     out.element("p",
-                fmt::format("Measured by {} at {} tokens, {}.", joined(finding.tasks), joined(lengths),
-                            counted(finding.samples, "sample")),
+                fmt::format("Measured by {} at {} tokens of room for prompt and answer, {}.", joined(finding.tasks),
+                            joined(lengths), counted(finding.samples, "sample")),
                 {{"class", "small"}});
     out.element("p", answer.claim, {{"class", "claim"}});
+    write_answer_cautions(out, page, finding);
     if (!answer.evidence.empty()) out.element("p", answer.evidence);
+    if (!answer.nearest.empty()) out.element("p", answer.nearest);
     if (!answer.cost.empty()) out.element("p", answer.cost);
     if (!answer.others.empty()) {
-      out.element("p", "The others, smallest first:");
+      out.element("p", "The others, smallest first; the undecided, nearest to harmless first:");
       out.open("ul");
       for (const std::string& other : answer.others) out.element("li", other);
       out.close();
@@ -204,7 +227,7 @@ void write_context_section(Html& out, const PageContext& page) {
     chart.id = fmt::format("context-{}", ++number);
     chart.title = "Likelihood by length, " + task + question_suffix(position);
     chart.caption = "Bars are 95 % intervals; within the band is the same as full.";
-    chart.x_label = "context in tokens";
+    chart.x_label = "room for prompt and answer, in tokens";
     for (const PageTable* t : own) {
       columns.push_back(fmt::format("{} tokens", grouped(t->context)));
       chart.x_names.push_back(grouped(t->context));

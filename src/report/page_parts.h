@@ -11,6 +11,7 @@
 
 #include "core/bytes_text.h"
 #include "report/breakdown.h"
+#include "report/cautions.h"
 #include "report/chart.h"
 #include "report/claims.h"
 #include "report/decisions.h"

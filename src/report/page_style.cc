@@ -34,6 +34,7 @@ nav a { display: inline-block; padding: .25rem 0; }
 .answer { background: var(--raised); border: 1px solid var(--line); border-radius: 8px; padding: .5rem 1rem 1rem; margin: 1rem 0; }
 .claim { font-size: 1.1rem; font-weight: 600; }
 .failure { color: var(--worse); }
+.caution { border-left: 3px solid var(--worse); padding-left: .6rem; }
 .scroll { overflow-x: auto; margin: .8rem 0; }
 table { border-collapse: collapse; font-size: .875rem; font-variant-numeric: tabular-nums; overflow-wrap: normal; }
 caption { text-align: left; font-weight: 600; padding: .3rem 0; position: sticky; left: 0; max-width: calc(100vw - 4rem); }

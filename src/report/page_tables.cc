@@ -209,10 +209,16 @@ void write_task_section(Html& out, const PageContext& page, const PageTable& tab
   int samples = 0;
   for (const ReportRow* row : table.rows) samples = std::max(samples, row->n + row->failed);
   std::string about = counted(samples, "sample");
-  if (first.n > 0) about += fmt::format(", {} prompt tokens on average", grouped(first.prompt_tokens));
+  if (first.n > 0) {
+    about += fmt::format(", {} prompt tokens on average in a room of {} for prompt and answer", grouped(first.prompt_tokens),
+                         grouped(table.context));
+  }
   if (!first.metric.empty())
     about += fmt::format("; kind of work: {}; score: {}", workload_name(workload_of(first.metric)), first.metric);
   out.element("p", about + ".");
+  const TableCaution caution = caution_of(table.rows);
+  if (caution.weak != nullptr) out.element("p", "Careful: " + weak_text(*caution.weak->score.mean), {{"class", "caution"}});
+  if (caution.many_cut()) out.element("p", "Careful: " + cut_text(caution.cut), {{"class", "caution"}});
   write_main_table(out, page, table);
   write_failures(out, page, table);
   write_solo_table(out, page, table);
@@ -275,8 +281,12 @@ void write_run_section(Html& out, const PageContext& page, const std::vector<std
 
 void write_guide(Html& out) {
   out.open("section", {{"aria-labelledby", "guide"}}).element("h2", "How to read this", {{"id", "guide"}});
-  constexpr std::array<std::pair<const char*, const char*>, 9> kTerms = {{
+  constexpr std::array<std::pair<const char*, const char*>, 11> kTerms = {{
       {"Fair comparison", "Every cache saw the same token ids in the same order; the prompt's hash is kept with every sample."},
+      {"at 2,048 tokens",
+       "The room for prompt and answer together, which --context asks for, not the length of the documents: those are as long as "
+       "they "
+       "are, and what exceeds the room loses its middle."},
       {"score", "The task's own measure on the text the model wrote freely, 0 to 100 points."},
       {"nats",
        "Mean natural log of the probability of each token of the reference answer, after the same prompt; nearer to 0 is better. "
@@ -294,6 +304,10 @@ void write_guide(Html& out) {
        "and likelihood are the same over all samples, and has no measured loss when the likelihood is the same but the samples "
        "are too few "
        "to say it of the score. The answer is the smallest cache that does not lose."},
+      {"Full itself is weak",
+       "It scores below half of the points, and a cache that got nothing right would not be found worse on these samples (with "
+       "fewer "
+       "than five documents: it has fewer than one in five right). The score then says little; the likelihood may still."},
       {"times smaller",
        "f16 bytes of the same tokens divided by the bytes really allocated after the prompt; 'in memory' counts the fast tier "
        "alone."},

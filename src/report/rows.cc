@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/counted.h"
+#include "report/cautions.h"
 #include "report/pairing.h"
 #include "report/positions.h"
 #include "report/token_buckets.h"
@@ -149,6 +150,7 @@ nlohmann::json row_json(const ReportRow& r) {
       {"completion_tokens_q3", r.lengths.q3},
       {"completion_tokens_max", r.lengths.max},
       {"cut_off", r.cut_off},
+      {"weak", r.weak},
       {"token_gap_p50_ms", gap_json(r.gaps, &GapSpread::p50)},
       {"token_gap_p95_ms", gap_json(r.gaps, &GapSpread::p95)},
       {"token_gap_p99_ms", gap_json(r.gaps, &GapSpread::p99)},
@@ -279,6 +281,7 @@ std::vector<ReportRow> report_rows(const StoredResults& results, const std::stri
     if (compared) row.paired = pool.pairs();
     row.score = pool.score(compared, score_kind(row.metric));
     row.likelihood = pool.likelihood(compared);
+    if (spec == full_spec) row.weak = is_weak_reference(row, done, references, documents);
     fill_system_figures(row, done, prompt_tokens);
     fill_answer_spreads(row, done);
     if (const auto alone = solo.find({cell, spec}); alone != solo.end()) row.solo = alone->second;
@@ -334,6 +337,7 @@ std::vector<std::string> report_caveats(const StoredResults& results, std::span<
     out.push_back(fmt::format("{} through {}: {} of {} failed; the first: {}", cell_name(r.cell()), r.spec, r.failed,
                               counted(r.failed + r.n, "sample"), r.first_error));
   }
+  for (std::string& caution : caution_sentences(rows)) out.push_back(std::move(caution));
   add_document_caveats(results, out);
   add_prompt_caveats(results, out);
   return out;

@@ -53,6 +53,7 @@ struct ReportRow {
 
   Measured score;
   Measured likelihood;
+  bool weak = false;  // of `full` only: the score says little about caches here (report/cautions.h)
 
   // Means over completed samples; rates and times are medians.
   double prompt_tokens = 0;

@@ -78,6 +78,10 @@ std::string text_table(const StoredResults& results, std::span<const ReportRow> 
   out += token_buckets_text(results);
   out += "\n";
   out += wrap_text(
+      "context: the room for prompt and answer together, in tokens, not the length of the documents; one that is too long loses "
+      "its "
+      "middle.");
+  out += wrap_text(
       "score: points of 100. nats: mean log-likelihood of the reference answer per token; nearer to 0 is better. vs full: 95 % "
       "interval of the paired difference to the cache 'full'.");
   out += wrap_text(
