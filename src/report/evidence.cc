@@ -62,12 +62,13 @@ std::optional<double> likelihood_difference(const OutcomePair& pair) {
 }
 
 std::optional<double> ttft_log_ratio(const OutcomePair& pair) {
-  if (pair.mine->ttft_s <= 0 || pair.other->ttft_s <= 0) return std::nullopt;
+  if (pair.mine->ttft_s <= 0 || pair.other->ttft_s <= 0 || !times_compare(*pair.mine, *pair.other)) return std::nullopt;
   return std::log(pair.mine->ttft_s / pair.other->ttft_s);
 }
 
 std::optional<double> rate_log_ratio(const OutcomePair& pair) {
   if (pair.mine->decode_tokens_per_s <= 0 || pair.other->decode_tokens_per_s <= 0) return std::nullopt;
+  if (!times_compare(*pair.mine, *pair.other)) return std::nullopt;
   return std::log(pair.mine->decode_tokens_per_s / pair.other->decode_tokens_per_s);
 }
 

@@ -66,7 +66,7 @@ struct CostPair {
 void add_times(CacheFinding& finding, std::vector<CostPair> pairs) {
   const auto alone = [](const CostPair& p) { return ran_alone(*p.mine) && ran_alone(*p.full); };
   const bool any_alone = std::ranges::any_of(pairs, alone);
-  if (any_alone) std::erase_if(pairs, [&](const CostPair& p) { return !alone(p); });
+  std::erase_if(pairs, [&](const CostPair& p) { return any_alone ? !alone(p) : !shared_times_compare(*p.mine, *p.full); });
   std::vector<double> extra, ttft, decode;
   for (const CostPair& p : pairs) {
     // Two caches compare only by times of one kind.

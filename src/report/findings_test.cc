@@ -268,6 +268,34 @@ TEST(Findings, CostsComeFromRunsAloneWhereThereAreAny) {
   EXPECT_NE(answer_of(finding, short_names(specs_of(results))).cost.find("timed alone"), std::string::npos);
 }
 
+// A seventh cache, measured a day later with only its own lane in the steps, is no three times faster than full was among six.
+TEST(Findings, SharedTimesOfOtherRunsAreNotHeldAgainstFulls) {
+  StoredResults results = made_results(10);
+  for (Outcome& o : results.outcomes) {
+    o.shared = true;
+    if (o.spec.starts_with("kivi:bits=2")) o.run = 2;
+  }
+  const WorkloadFinding finding = only_finding(results);
+  EXPECT_TRUE(finding.caches[1].decode_factor.has_value());
+  EXPECT_FALSE(finding.caches[2].decode_factor.has_value());
+  EXPECT_FALSE(finding.caches[2].ttft_factor.has_value());
+  EXPECT_FALSE(finding.caches[2].extra_ttft_s.has_value());
+  const auto says_so = [&] {
+    return std::ranges::any_of(report_caveats(results, report_rows(results)), [](const std::string& c) {
+      return c.find("measured in another run than full") != std::string::npos;
+    });
+  };
+  EXPECT_TRUE(says_so());
+  for (Outcome& o : results.outcomes) o.run = 2;
+  EXPECT_FALSE(says_so());
+  for (Outcome& o : results.outcomes) {
+    o.shared = false;  // each alone: any two compare
+    o.run = o.spec == "full" ? 1 : 2;
+  }
+  EXPECT_FALSE(says_so());
+  EXPECT_NEAR(*only_finding(results).caches[2].decode_factor, 1.5, 1e-12);
+}
+
 TEST(Depth, SortsSamplesWithOneFactIntoFifths) {
   StoredResults results = made_results(10);
   results.samples[0].depths_json = "[0.1,0.9]";  // two facts: belongs nowhere

@@ -151,12 +151,16 @@ void write_tradeoff(Html& out, const PageContext& page, const PageTable& table, 
   bool shared = false;
   // Rates of caches that ran alone stand with each other only.
   const bool alone = std::ranges::count_if(table.rows, [](const ReportRow* r) { return r->solo && r->solo->runs > 0; }) >= 2;
+  // Shared rates stand with those of the same steps only: the reference's, else the first cache's.
+  const auto measured = [](const ReportRow* r) { return r->n > 0; };
+  auto anchor = std::ranges::find_if(table.rows, [&](const ReportRow* r) { return measured(r) && page.reference(r->spec); });
+  if (anchor == table.rows.end()) anchor = std::ranges::find_if(table.rows, measured);
   for (const ReportRow* row : table.rows) {
     if (row->n == 0) continue;
     std::optional<ChartPoint> p =
         quality_point(wish.likelihood ? row->likelihood : row->score, page.reference(row->spec), compared);
     const ShownTimes times = alone ? shown_times(*row) : ShownTimes{row->ttft_s, row->decode_tokens_per_s, row->shared};
-    const bool comparable = !alone || (row->solo && row->solo->runs > 0);
+    const bool comparable = alone ? row->solo && row->solo->runs > 0 : shared_times_compare(*row, **anchor);
     if (!p || (wish.against_rate && (!times.decode_tokens_per_s || !comparable))) continue;
     p->x = wish.against_rate ? *times.decode_tokens_per_s : row->compression_ratio;
     shared = shared || times.shared;

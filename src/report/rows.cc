@@ -58,6 +58,7 @@ void fill_system_figures(ReportRow& row, const std::vector<const Outcome*>& done
   std::vector<double> rates;
   for (const Outcome* o : done) {
     row.shared = row.shared || o->shared;
+    row.runs.insert(o->run);
     if (o->decode_tokens_per_s > 0) rates.push_back(o->decode_tokens_per_s);
   }
   if (!rates.empty()) row.decode_tokens_per_s = median(rates);
@@ -296,10 +297,26 @@ ShownTimes shown_times(const ReportRow& row) {
   return {row.solo->ttft_s.median, rate ? std::optional(rate->median) : std::nullopt, false};
 }
 
+bool shared_times_compare(const ReportRow& a, const ReportRow& b) {
+  return a.shared == b.shared && (!a.shared || a.runs == b.runs);
+}
+
 std::string cell_name(const Cell& cell) {
   return fmt::format("{} at {} tokens{}", cell.task, cell.context,
                      cell.position == QuestionPosition::kUnseen ? ", question unseen" : "");
 }
+
+namespace {
+
+// A cache whose shared times cannot be held against those of `full` in the same table.
+bool in_other_company(const ReportRow& row, std::span<const ReportRow> rows) {
+  if (row.n == 0 || !shown_times(row).shared) return false;
+  return std::ranges::any_of(rows, [&](const ReportRow& r) {
+    return r.spec == "full" && r.n > 0 && r.cell() == row.cell() && !shared_times_compare(row, r);
+  });
+}
+
+}  // namespace
 
 std::vector<std::string> report_caveats(const StoredResults& results, std::span<const ReportRow> rows) {
   std::vector<std::string> out;
@@ -309,6 +326,11 @@ std::vector<std::string> report_caveats(const StoredResults& results, std::span<
         "Times and rates marked * come from one prefill and one decode batch shared by all caches, and the prefill of a "
         "document with several questions from the first of them; to compare speed, let each run alone "
         "with 'kvartet bench ... --solo 5', or use 'kvartet speed'.");
+  }
+  if (shared && std::ranges::any_of(rows, [&](const ReportRow& r) { return in_other_company(r, rows); })) {
+    out.emplace_back(
+        "Some caches were measured in another run than full, with fewer or more caches in their steps: their times marked * are "
+        "not compared with full's.");
   }
   const bool few = std::any_of(rows.begin(), rows.end(),
                                [](const ReportRow& r) { return r.solo && r.solo->runs > 0 && r.solo->runs < kEnoughRepeats; });

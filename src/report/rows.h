@@ -2,8 +2,10 @@
 // outcomes.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -63,6 +65,7 @@ struct ReportRow {
   double compress_s = 0;
   std::optional<double> decode_tokens_per_s;  // absent: no sample had two tokens
   bool shared = false;                        // timed together with other caches, or other questions, not alone
+  std::set<std::int64_t> runs;                // RunRecord::id of the samples
   double compression_ratio = 0;               // f16 / allocated, end of prefill
   double fast_ratio = 0;                      // f16 / allocated in the fast tier
   double end_compression_ratio = 0;           // the same after the last token
@@ -88,6 +91,9 @@ struct ShownTimes {
   bool shared = false;
 };
 ShownTimes shown_times(const ReportRow& row);
+
+// times_compare() for the shared times of whole rows: both alone, or all samples of both from the same runs.
+bool shared_times_compare(const ReportRow& a, const ReportRow& b);
 
 // In the order of the outcomes (task, context, cache). `full_spec` names the reference.
 std::vector<ReportRow> report_rows(const StoredResults& results, const std::string& full_spec = "full");

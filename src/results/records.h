@@ -112,6 +112,10 @@ struct Outcome {
   bool failed() const { return !error.empty(); }
 };
 
+// Whether the times of two caches on one sample compare: both alone, or both in the very same prefill and decode steps. A step
+// that seven caches share is slower than one that two share, whatever the caches.
+inline bool times_compare(const Outcome& a, const Outcome& b) { return a.shared == b.shared && (!a.shared || a.run == b.run); }
+
 // One cache alone on one prompt, timed in a process of its own (compression.md 14).
 struct SoloRun {
   SampleKey key;
