@@ -90,6 +90,15 @@ TEST_F(EngineTest, OnePrefillFeedsManyCaches) {
   }
 }
 
+// What caches choose by is computed once for all of them, and must not be taken off the prefill once for each.
+TEST_F(EngineTest, ManyChoosingCachesLeaveThePrefillItsTime) {
+  std::vector<std::string> texts;
+  for (int budget = 16; budget < 80; ++budget) texts.push_back("snapkv:window=8,budget=" + std::to_string(budget));
+  const Result<std::vector<Sequence>> sequences = engine_->prefill(random_tokens(200, 1), specs_of(texts));
+  ASSERT_TRUE(sequences.ok()) << sequences.status().message();
+  for (const Sequence& sequence : *sequences) EXPECT_GT(sequence.prefill_s, 0) << sequence.cache.spec().canonical;
+}
+
 TEST_F(EngineTest, BadRequestsAreRefusedBeforeAnyWork) {
   const auto full = specs_of({"full"});
   EXPECT_EQ(engine_->prefill({}, full).status().code(), Code::kBadInput);

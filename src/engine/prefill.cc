@@ -146,11 +146,10 @@ Status Engine::Impl::compute_prefill(std::span<const Token> prompt, int prefix_r
   std::vector<float> logits(static_cast<std::size_t>(shape().vocab));
   KV_TRY(transformer->logits(prefill.hidden(), {logits.data(), 1, logits.size()}));
 
-  double shared = Clock::real().seconds() - begin - keeping.seconds();
+  double shared = Clock::real().seconds() - begin - keeping.seconds() - prefill.all_seal_seconds();
   for (std::size_t i = 0; i < sequences.size(); ++i) {
     sequences[i].compress_s = prefill.seal_seconds(static_cast<int>(i));
     sequences[i].logits = logits;
-    shared -= sequences[i].compress_s;
   }
   if (prefill.rows_taken() > 0) {
     ++prefix_tally.taken;

@@ -40,10 +40,13 @@ Status LayerSealing::seal(int layer, const LayerShape& shape, const ExactLayer& 
 }
 
 Status LayerSealing::seal(int layer, const LayerRows& rows, double score_seconds) {
+  spent_ += score_seconds;
   for (std::size_t i = 0; i < caches_.size(); ++i) {
     const double begin = Clock::real().seconds();
     KV_TRY(caches_[i]->seal_prompt(layer, rows).within(fmt::format("{} layer {}", caches_[i]->spec().canonical, layer)));
-    seconds_[i] += Clock::real().seconds() - begin;
+    const double own = Clock::real().seconds() - begin;
+    seconds_[i] += own;
+    spent_ += own;
     if (rows.scores != nullptr && caches_[i]->score_need().any()) seconds_[i] += score_seconds;
   }
   return {};

@@ -40,7 +40,9 @@ class LayerSealing {
   Status seal(int layer, const LayerRows& rows, double score_seconds);
   void finish(int tokens);
 
-  double seconds(int cache) const { return seconds_[static_cast<std::size_t>(cache)]; }  // that this cache's own compression took
+  // That this cache's compression takes alone: scores that several caches choose by count for each of them.
+  double seconds(int cache) const { return seconds_[static_cast<std::size_t>(cache)]; }
+  double spent() const { return spent_; }  // seconds that all of them took together: scores count once
 
  private:
   std::vector<SequenceCache*> caches_;
@@ -48,6 +50,7 @@ class LayerSealing {
   ScoreNeed need_;
   bool wants_pre_ = false;
   std::vector<double> seconds_;
+  double spent_ = 0;
 };
 
 }  // namespace kvartet

@@ -48,6 +48,7 @@ class Prefill {
   bool done() const;
   double progress() const;               // share of all steps done
   double seal_seconds(int cache) const;  // what this cache's own compression took, column sums inside attention not counted
+  double all_seal_seconds() const;       // what that of all caches took: scores that several of them need count once
   int rows_taken() const;                // of the prefix, that were not computed
 
   // After done(): final hidden rows [tokens or 1, hidden], before the output norm: input of Transformer::logits.

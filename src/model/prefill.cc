@@ -310,6 +310,8 @@ int Prefill::rows_taken() const { return impl_->first_row; }
 
 double Prefill::seal_seconds(int cache) const { return impl_->sealing->seconds(cache); }
 
+double Prefill::all_seal_seconds() const { return impl_->sealing->spent(); }
+
 MatView<const float> Prefill::hidden() const {
   KV_CHECK(done());
   const MatView<const float> all = std::as_const(impl_->hidden).view();
