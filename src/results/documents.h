@@ -7,8 +7,8 @@
 
 namespace kvartet {
 
-// Numbers documents within a task and context. A sample whose document is not known (stores of format 3 and older) has one of
-// its own. Both positions of a question have the same.
+// One document is the same in whatever task, context and position of the question it stands: its results are no more independent
+// there. A sample whose document is not known (stores of format 3 and older) has one of its own within its task and context.
 class DocumentNumbers {
  public:
   explicit DocumentNumbers(const StoredResults& results);
