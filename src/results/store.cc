@@ -162,6 +162,13 @@ Result<std::vector<std::string>> Store::missing(const SampleKey& key, const std:
   return out;
 }
 
+Status Store::note_document(const SampleRecord& s) {
+  KV_ASSIGN(Statement update,
+            database_.prepare("UPDATE samples SET document = ? WHERE task = ? AND context = ? AND sample = ? AND "
+                              "prompt_hash = ? AND document = ''"));
+  return update.bind(s.document).bind(s.key.task).bind(s.key.context).bind(s.key.sample).bind(s.prompt_hash).run();
+}
+
 Status Store::put_sample(const SampleRecord& s) {
   KV_ASSIGN(Statement insert,
             database_.prepare("INSERT INTO samples(task, context, sample, question_position, ordinal, "

@@ -35,6 +35,9 @@ class Store {
   Result<std::vector<std::string>> missing(const SampleKey& key, const std::string& prompt_hash,
                                            std::span<const std::string> specs);
 
+  // What a sample of an older format is about, in both positions of its question, once the plan says it again.
+  Status note_document(const SampleRecord& sample);
+
   // All or nothing. An outcome replaces an earlier one of the same sample and spec.
   Status finish_sample(const SampleRecord& sample, std::span<const Outcome> outcomes);
 

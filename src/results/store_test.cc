@@ -294,6 +294,27 @@ TEST_F(StoreTest, Format3KnowsNoDocuments) {
   EXPECT_EQ(store.load().value().samples.at(0).question, "Which number?");
 }
 
+// A repeated command knows what its samples are about, also where nothing is left to run.
+TEST_F(StoreTest, DocumentsOfOldSamplesAreNotedInBothPositions) {
+  Store store = open(run()).value();
+  SampleRecord unseen = sample(0);
+  unseen.key.position = QuestionPosition::kUnseen;
+  for (SampleRecord old : {sample(0), unseen, sample(1)}) {
+    old.document.clear();
+    Outcome done = outcome(0, "full");
+    done.key = old.key;
+    ASSERT_TRUE(store.finish_sample(old, {&done, 1}).ok());
+  }
+  SampleRecord another = sample(1, "bb");  // another prompt under its name tells nothing
+  ASSERT_TRUE(store.note_document(another).ok());
+  ASSERT_TRUE(store.note_document(unseen).ok());
+  const StoredResults noted = store.load().value();
+  for (const SampleRecord& s : noted.samples) EXPECT_EQ(s.document, s.key.sample == "n0" ? "d0" : "");
+  unseen.document = "other";
+  ASSERT_TRUE(store.note_document(unseen).ok());
+  EXPECT_EQ(store.load().value().samples.at(0).document, "d0");
+}
+
 // docs/decisions/0012: questions about one document are not independent, so it counts once.
 TEST_F(StoreTest, EvidenceCountsDocuments) {
   Store store = open(run()).value();

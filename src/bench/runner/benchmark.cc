@@ -189,6 +189,7 @@ Result<std::vector<Job>> open_jobs(std::span<const PlannedTask> plan, std::span<
     KV_TRY(store.add_task(task.task, task.metric));
     for (const PreparedSample& sample : task.samples) {
       KV_ASSIGN(const std::vector<std::string> missing, store.missing(sample.record.key, sample.record.prompt_hash, names));
+      KV_TRY(store.note_document(sample.record));
       if (missing.empty()) {
         ++summary.samples_resumed;
         continue;

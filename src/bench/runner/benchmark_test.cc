@@ -17,6 +17,7 @@
 #include "bench/score.h"
 #include "core/memory_file_system.h"
 #include "engine/byte_vocabulary.h"
+#include "results/store_schema.h"
 
 namespace kvartet {
 namespace {
@@ -341,6 +342,23 @@ TEST_F(BenchmarkTest, DocumentsRunInOnePieceAndResumeWithin) {
   // The first sample of the plan that is missing is now one of document 1.
   EXPECT_EQ(order, (std::vector<std::string>{"0.0 seen", "0.1 seen", "1.0 seen", "1.1 seen", "1.0 unseen", "1.1 unseen", "end",
                                              "0.0 unseen", "0.1 unseen", "end"}));
+}
+
+// Samples of a store of format 3 are about nothing known; a repeated command knows it, and need not run them again.
+TEST_F(BenchmarkTest, ARepeatedCommandNotesTheDocumentsOfOldSamples) {
+  BenchmarkRequest request;
+  request.tasks = {"needle:questions=2"};
+  request.contexts = {1024};
+  request.samples = 4;
+  const std::vector<PlannedTask> tasks = plan_benchmark(request, vocabulary_, shape_, files_).value();
+  Store out = store();
+  ASSERT_TRUE(run_benchmark(tasks, specs({"full"}), out, hooks()).ok());
+  ASSERT_TRUE(Database::open(store_path(root_), Access::kReadWrite).value().execute("UPDATE samples SET document = ''").ok());
+  ASSERT_EQ(out.load().value().samples.at(3).document, "");
+  EXPECT_EQ(run_benchmark(tasks, specs({"full"}), out, hooks()).value().samples_resumed, 4);
+  const StoredResults noted = out.load().value();
+  for (const SampleRecord& sample : noted.samples) EXPECT_NE(sample.document, "");
+  EXPECT_EQ(calls_, 4);
 }
 
 TEST_F(BenchmarkTest, TheEstimateCountsASharedDocumentOnce) {
