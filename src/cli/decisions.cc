@@ -144,10 +144,7 @@ Result<Decisions> decisions_of(const StoredResults& results, const DecisionReque
   KV_ASSIGN(const std::string path, model_of(results, request.model, note));
   if (path.empty()) return out;
   KV_ASSIGN(const std::unique_ptr<Gathered> gathered, gather(path, {}, resolved_threads(ModelFlags())));
-  for (const std::string& folder : request.folders) {
-    KV_ASSIGN(const std::vector<EvidenceCell> cells, read_evidence(FileSystem::real(), folder));
-    gathered->add(cells);
-  }
+  gathered->add(evidence_of(results));
   gathered->folders = request.folders.size();
   gathered->inputs.model_hash = results.runs.front().identity.model_hash;
   const std::vector<int> lengths = lengths_of(results, gathered->inputs.model.shape.context);

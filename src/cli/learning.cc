@@ -28,6 +28,7 @@ constexpr std::array<KindTask, 5> kKindTasks = {{{TaskKind::kSingleFact, "needle
                                                  {TaskKind::kSummary, "longbench/multi_news", "longbench/multi_news.jsonl"},
                                                  {TaskKind::kFewShot, "fewshot", ""},
                                                  {TaskKind::kChat, "chat", ""}}};
+constexpr int kUsualCells = 12;
 constexpr std::array<int, 2> kContexts = {2048, 4096};
 
 Result<std::vector<TaskKind>> asked_kinds(const LearnFlags& flags) {
@@ -65,8 +66,7 @@ std::vector<int> usual_contexts(int model_context) {
 Result<std::unique_ptr<Gathered>> gather_for(const LearnFlags& flags, const LearnSite& site) {
   const std::vector<std::string> folders = flags.results.empty() ? results_of_environment() : flags.results;
   KV_ASSIGN(std::unique_ptr<Gathered> gathered, gather(site.model_path, folders, site.threads));
-  const bool is_one_of_them = std::find(folders.begin(), folders.end(), site.out) != folders.end();
-  if (is_one_of_them || !FileSystem::real().exists(site.out + "/" + kStoreFile)) return gathered;
+  if (is_among(site.out, folders) || !FileSystem::real().exists(site.out + "/" + kStoreFile)) return gathered;
   // What an earlier --learn measured counts, although nobody names the folder twice.
   KV_ASSIGN(const std::vector<EvidenceCell> cells, read_evidence(FileSystem::real(), site.out));
   gathered->add(cells);
@@ -102,18 +102,17 @@ void add_learn_flags(CLI::App* command, LearnFlags* flags) {
                       "with --learn: a cap on the cache (K, M, G); repeatable (default: a quarter and an eighth of f16)");
   command->add_option("--results", flags->results,
                       "with --learn: a results folder to learn from; repeatable (default: KVARTET_RESULTS, and that of -o)");
-  command->add_option("--cells", flags->cells, "with --learn: at most so many caches of a task and context")
-      ->capture_default_str()
+  command->add_option("--cells", flags->cells, "with --learn: at most so many caches of a task and context (default: 12)")
       ->check(at_least(1));
   command->add_option("--hours", flags->hours, "with --learn: what is estimated to take no longer (0: no limit)")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(number_within(0, 1e6));
 }
 
 Status check_learn_flags(const LearnFlags& flags, bool names_work) {
-  const bool more = !flags.kinds.empty() || !flags.memory.empty() || !flags.results.empty() || flags.hours > 0;
+  const bool more = !flags.kinds.empty() || !flags.memory.empty() || !flags.results.empty() || flags.cells || flags.hours > 0;
   if (!flags.on && more)
-    return usage_error("--for, --memory, --results and --hours belong to --learn; add it, or leave them out");
+    return usage_error("--for, --memory, --results, --cells and --hours belong to --learn; add it, or leave them out");
   if (flags.on && names_work)
     return usage_error("--learn chooses caches and tasks by itself; leave --kv, --task, --metric and --preset out, or --learn");
   return {};
@@ -122,7 +121,7 @@ Status check_learn_flags(const LearnFlags& flags, bool names_work) {
 Result<Lessons> plan_lessons(const LearnFlags& flags, const LearnSite& site, BenchmarkRequest* request) {
   KV_ASSIGN(const std::vector<TaskKind> kinds, asked_kinds(flags));
   LearnRequest learn;
-  learn.most = static_cast<std::size_t>(flags.cells);
+  learn.most = static_cast<std::size_t>(flags.cells.value_or(kUsualCells));
   for (const std::string& cap : flags.memory) {
     KV_ASSIGN(const std::size_t bytes, parse_bytes(cap));
     learn.memory.push_back(bytes);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,7 +20,7 @@ struct LearnFlags {
   std::vector<std::string> kinds;
   std::vector<std::string> memory;
   std::vector<std::string> results;
-  int cells = 12;
+  std::optional<int> cells;
   double hours = 0;  // 0: no limit
 };
 void add_learn_flags(CLI::App* command, LearnFlags* flags);

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 
 #include "cli/command.h"
 #include "core/counted.h"
@@ -54,7 +56,34 @@ Status take_calibration(PlannerStore& store, int threads, Gathered* gathered) {
   return {};
 }
 
+// All of what the planner knows of this machine, or nothing.
+Status take_memory(PlannerStore& store, int threads, Gathered* gathered, std::vector<FidelityRecord>* texts) {
+  KV_ASSIGN(*texts, store.fidelity());
+  return take_calibration(store, threads, gathered);
+}
+
+void note_no_memory(const Status& why) { print_note("note: the planner works without its memory: " + why.message()); }
+
+// Twice the same evidence would pass for twice the samples.
+std::vector<std::string> each_once(const std::vector<std::string>& folders) {
+  std::vector<std::string> once;
+  for (const std::string& folder : folders) {
+    if (is_among(folder, once))
+      print_note(fmt::format("note: the results folder {} is named twice and counts once", folder));
+    else
+      once.push_back(folder);
+  }
+  return once;
+}
+
 }  // namespace
+
+bool is_among(const std::string& folder, const std::vector<std::string>& folders) {
+  return std::any_of(folders.begin(), folders.end(), [&](const std::string& other) {
+    std::error_code unknown;  // one that is not there is told of by whoever reads it
+    return other == folder || std::filesystem::equivalent(other, folder, unknown);
+  });
+}
 
 std::string planner_home() {
   if (const char* home = std::getenv("KVARTET_HOME"); home != nullptr && *home != 0) return home;
@@ -71,7 +100,7 @@ std::optional<PlannerStore> open_planner_store() {
   }
   Result<PlannerStore> store = PlannerStore::open(FileSystem::real(), home);
   if (store.ok()) return std::move(*store);
-  print_note("note: the planner works without its memory: " + store.status().message());
+  note_no_memory(store.status());
   return std::nullopt;
 }
 
@@ -105,24 +134,30 @@ Result<std::unique_ptr<Gathered>> gather(const std::string& model_path, const st
   gathered->inputs.candidates = candidate_specs();
   std::optional<PlannerStore> store = open_planner_store();
   gathered->machine_note = "not calibrated: times are typical values and may be off by a factor of three";
-  if (store) KV_TRY(take_calibration(*store, threads, gathered.get()));
+  std::vector<FidelityRecord> texts;
+  if (store) {
+    const Status taken = take_memory(*store, threads, gathered.get(), &texts);
+    if (!taken.ok()) {
+      note_no_memory(taken);
+      store.reset();
+    }
+  }
   FileSystem& files = FileSystem::real();
-  for (const std::string& folder : results) {
+  const std::vector<std::string> folders = each_once(results);
+  for (const std::string& folder : folders) {
     Result<std::vector<EvidenceCell>> read = store ? store->evidence(files, folder) : read_evidence(files, folder);
     KV_ASSIGN(std::vector<EvidenceCell> cells, std::move(read));
     if (cells.empty()) {
-      return bad_input(
-          fmt::format("The results in {} are no help: no sample there was run through 'full' and another cache; leave the folder "
-                      "out, or add some with 'kvartet bench --kv full --kv ... -o {}'.",
-                      folder, folder));
+      return bad_input(fmt::format(
+          "The results in {} are no help: no sample there whose answer depends on the cache (of more than one token, or "
+          "to a question that was unseen) was run through 'full' and another cache; leave the folder out, or add some with "
+          "'kvartet bench --kv full --kv ... -o {}'.",
+          folder, folder));
     }
     gathered->add(cells);
   }
-  gathered->folders = results.size();
-  if (store) {
-    KV_ASSIGN(const std::vector<FidelityRecord> texts, store->fidelity());
-    for (const FidelityRecord& text : texts) gathered->evidence.push_back(fidelity_cell(text));
-  }
+  gathered->folders = folders.size();
+  for (const FidelityRecord& text : texts) gathered->evidence.push_back(fidelity_cell(text));
   if (!gathered->evidence.empty()) {
     KV_ASSIGN(gathered->inputs.model_hash, model_fingerprint(files, model_path));
   }

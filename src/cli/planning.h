@@ -32,9 +32,12 @@ struct Gathered {
   void point();  // the views follow what they view
 };
 
-// Of the model file only metadata is read, and with results the pieces that its fingerprint covers.
-// kBadInput: a folder without results, or with damaged, foreign or empty ones; a model that cannot be read.
+// A folder that is named twice counts once. Of the model file only metadata is read, and with results the pieces that its
+// fingerprint covers. kBadInput: a folder without results, or with damaged, foreign or empty ones; a model that cannot be read.
 Result<std::unique_ptr<Gathered>> gather(const std::string& model_path, const std::vector<std::string>& results, int threads);
+
+// Is `folder` one of them, however it is written?
+bool is_among(const std::string& folder, const std::vector<std::string>& folders);
 
 // The folders of KVARTET_RESULTS, separated by ':'.
 std::vector<std::string> results_of_environment();

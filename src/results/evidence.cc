@@ -59,9 +59,11 @@ struct Tally {
   int samples = 0;
 };
 
+using Tallies = std::map<CellKey, Tally>;
+
 // Pairs one sample's caches with its `full`; a sample without `full`, or whose answer no cache can change, says nothing about
 // losses.
-void tally_sample(const SampleRecord& sample, const std::vector<Seen>& seen, std::map<CellKey, Tally>* tallies) {
+void tally_sample(const SampleRecord& sample, const std::vector<Seen>& seen, Tallies* tallies) {
   if (sample.decided_by_prefill()) return;
   const Seen* full = nullptr;
   for (const Seen& s : seen)
@@ -76,6 +78,33 @@ void tally_sample(const SampleRecord& sample, const std::vector<Seen>& seen, std
     if (s.score && full->score) tally.score.add(sample.document, *full->score - *s.score);
   }
 }
+
+using Metrics = std::map<std::string, std::string>;  // by task
+
+std::vector<EvidenceCell> cells_of(const Tallies& tallies, const std::vector<RunRecord>& runs, const Metrics& metric_of) {
+  std::vector<EvidenceCell> cells;
+  for (const auto& [key, tally] : tallies) {
+    EvidenceCell cell;
+    cell.nats = tally.nats.moments();
+    cell.score = tally.score.moments();
+    if (!runs.empty()) {
+      cell.model_hash = runs.front().identity.model_hash;
+      cell.model_name = runs.front().identity.model_name;
+    }
+    cell.parameters = fmt::format("question={}", question_position_name(key.first.position));
+    if (!runs.empty() && !runs.front().identity.parameters.empty()) cell.parameters += "," + runs.front().identity.parameters;
+    cell.task = key.first.task;
+    cell.context = key.first.context;
+    cell.spec = key.second;
+    if (const auto metric = metric_of.find(cell.task); metric != metric_of.end()) cell.metric = metric->second;
+    cell.prompt_tokens = static_cast<int>(std::lround(tally.prompt_tokens / tally.samples));
+    cells.push_back(std::move(cell));
+  }
+  return cells;
+}
+
+// No hash looks like that.
+std::string own_document(const SampleKey& key) { return "of sample " + key.sample; }
 
 }  // namespace
 
@@ -120,9 +149,24 @@ EvidenceCell fidelity_cell(const FidelityRecord& r) {
   return cell;
 }
 
+std::vector<EvidenceCell> evidence_of(const StoredResults& results) {
+  Metrics metric_of;
+  for (const StoredTask& task : results.tasks) metric_of[task.task] = task.metric;
+  std::map<SampleKey, std::vector<Seen>> seen;
+  for (const Outcome& o : results.outcomes) {
+    if (!o.failed()) seen[o.key].push_back({o.spec, o.gold_log_likelihood, o.score});
+  }
+  Tallies tallies;
+  for (SampleRecord sample : results.samples) {
+    if (sample.document.empty()) sample.document = own_document(sample.key);
+    if (const auto caches = seen.find(sample.key); caches != seen.end()) tally_sample(sample, caches->second, &tallies);
+  }
+  return cells_of(tallies, results.runs, metric_of);
+}
+
 Result<std::vector<EvidenceCell>> Store::evidence() {
   KV_ASSIGN(const std::vector<RunRecord> runs, load_runs());
-  std::map<std::string, std::string> metric_of;
+  Metrics metric_of;
   KV_ASSIGN(Statement tasks, database_.prepare("SELECT task, metric FROM tasks"));
   for (;;) {
     KV_ASSIGN(const bool more, tasks.step());
@@ -137,12 +181,12 @@ Result<std::vector<EvidenceCell>> Store::evidence() {
                                "SELECT task, context, sample, {0} AS position, spec, gold_log_likelihood, score FROM outcomes "
                                "WHERE error = '' ORDER BY task, context, position, sample, spec",
                                position)));
-  // The same prompt, answer and document for both positions of the question.
+  // The same prompt, answer and document for both positions of the question; one of them may be of an older format.
   KV_ASSIGN(Statement known,
-            database_.prepare(fmt::format("SELECT prompt_tokens, gold_tokens, {} FROM samples WHERE task = ? AND "
-                                          "context = ? AND sample = ?",
+            database_.prepare(fmt::format("SELECT prompt_tokens, gold_tokens, {0} FROM samples WHERE task = ? AND "
+                                          "context = ? AND sample = ? ORDER BY {0} DESC LIMIT 1",
                                           format_ < 4 ? "''" : "document")));
-  std::map<CellKey, Tally> tallies;
+  Tallies tallies;
   SampleRecord sample;
   std::vector<Seen> seen;
   for (;;) {
@@ -159,7 +203,7 @@ Result<std::vector<EvidenceCell>> Store::evidence() {
       sample.prompt_tokens = found ? static_cast<int>(known.integer()) : sample.key.context;
       sample.gold_tokens = found ? static_cast<int>(known.integer()) : 0;
       sample.document = found ? known.text() : "";
-      if (sample.document.empty()) sample.document = "of sample " + sample.key.sample;  // no hash looks like that
+      if (sample.document.empty()) sample.document = own_document(sample.key);
     }
     Seen one;
     one.spec = row.text();
@@ -176,25 +220,7 @@ Result<std::vector<EvidenceCell>> Store::evidence() {
   }
   tally_sample(sample, seen, &tallies);
 
-  std::vector<EvidenceCell> cells;
-  for (auto& [key, tally] : tallies) {
-    EvidenceCell cell;
-    cell.nats = tally.nats.moments();
-    cell.score = tally.score.moments();
-    if (!runs.empty()) {
-      cell.model_hash = runs.front().identity.model_hash;
-      cell.model_name = runs.front().identity.model_name;
-    }
-    cell.parameters = fmt::format("question={}", question_position_name(key.first.position));
-    if (!runs.empty() && !runs.front().identity.parameters.empty()) cell.parameters += "," + runs.front().identity.parameters;
-    cell.task = key.first.task;
-    cell.context = key.first.context;
-    cell.spec = key.second;
-    cell.metric = metric_of[cell.task];
-    cell.prompt_tokens = static_cast<int>(std::lround(tally.prompt_tokens / tally.samples));
-    cells.push_back(std::move(cell));
-  }
-  return cells;
+  return cells_of(tallies, runs, metric_of);
 }
 
 }  // namespace kvartet

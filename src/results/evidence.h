@@ -5,8 +5,14 @@
 #pragma once
 
 #include <string>
+#include <vector>
+
+#include "results/records.h"
 
 namespace kvartet {
+
+// Counts up when the same results give other statistics than before: what is remembered of an earlier rule is made anew.
+inline constexpr int kEvidenceRevision = 2;
 
 // Count, mean and sum of squared deviations (Welford), so that cells can be merged and given an interval.
 struct Moments {
@@ -35,6 +41,9 @@ struct EvidenceCell {
   Moments score;  // full - cache, of scores in [0, 1]
   bool operator==(const EvidenceCell&) const = default;
 };
+
+// Of results that are in memory, such as merged ones, where a sample counts once however many folders hold it.
+std::vector<EvidenceCell> evidence_of(const StoredResults& results);
 
 // Caches in a paper's own form differ in more than the cache: in the length of their answers, for one. Not to be learned from.
 bool is_paper_form(const EvidenceCell& cell);

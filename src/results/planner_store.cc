@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "core/bytes_text.h"
@@ -54,10 +55,30 @@ CREATE TABLE fidelity(
 // Format 1 knew no fidelity, and its statistics did not tell a paper's own form from a fair one: they are made anew.
 constexpr const char* kFormat1To2 = "DELETE FROM evidence; DELETE FROM evidence_stores;";
 
+constexpr std::int64_t kMostCount = 1'000'000'000;  // rows, tokens, documents
+constexpr double kMostNats = 1e6;
+constexpr double kMost = 1e18;
+
 Result<std::int64_t> integer_of(Database& database, std::string_view sql) {
   KV_ASSIGN(Statement statement, database.prepare(sql));
   KV_ASSIGN(const bool row, statement.step());
   return row ? statement.integer() : 0;
+}
+
+// Our tables and nothing that acts by itself.
+Status check_schema(Database& database, const std::string& path) {
+  constexpr std::int64_t kTables = 6;
+  KV_ASSIGN(const std::int64_t tables,
+            integer_of(database,
+                       "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name IN ('calibrations', 'rates', "
+                       "'evidence_stores', 'evidence', 'plans', 'fidelity')"));
+  KV_ASSIGN(const std::int64_t foreign,
+            integer_of(database, "SELECT count(*) FROM sqlite_schema WHERE type IN ('view', 'trigger')"));
+  if (tables == kTables && foreign == 0) return {};
+  return bad_input(
+      fmt::format("{} is damaged: it has {} of the {} tables of the planner's memory, and {} views or triggers; remove "
+                  "it, or name another folder with KVARTET_HOME",
+                  path, tables, kTables, foreign));
 }
 
 Status make_or_check(Database& database, const std::string& path) {
@@ -79,6 +100,7 @@ Status make_or_check(Database& database, const std::string& path) {
     KV_TRY(database.execute(kFidelityTable));
     KV_TRY(database.execute(kFormat1To2));
     KV_TRY(database.execute(fmt::format("PRAGMA user_version = {};", kFormatVersion)));
+    KV_TRY(check_schema(database, path));
     return transaction.commit();
   }
   if (version != kFormatVersion) {
@@ -86,10 +108,38 @@ Status make_or_check(Database& database, const std::string& path) {
         fmt::format("{} has format {}, this Kvartet reads format {}; remove it, or name another folder with KVARTET_HOME", path,
                     version, kFormatVersion));
   }
-  return {};
+  return check_schema(database, path);
 }
 
-// Changes whenever a transaction was written to the results file.
+bool within(double x, double least, double most) { return x >= least && x <= most; }  // no NaN is
+bool is_count(std::int64_t n) { return n >= 0 && n <= kMostCount; }
+// -1: none that can be.
+int count_of(Statement& row) {
+  const std::int64_t n = row.integer();
+  return is_count(n) ? static_cast<int>(n) : -1;
+}
+
+bool is_possible(const Moments& m) { return is_count(m.n) && within(m.mean, -kMostNats, kMostNats) && within(m.m2, 0, kMost); }
+
+bool is_possible(const EvidenceCell& c) {
+  return is_possible(c.nats) && is_possible(c.score) && is_count(c.context) && c.prompt_tokens > 0;
+}
+
+bool is_possible(const Rate& r) {
+  return within(r.value, 0, kMost) && within(r.spread, 0, kMost) && is_count(r.head_dim) && is_count(r.group) &&
+         is_count(r.depth);
+}
+
+bool is_possible(const FidelityRecord& r) {
+  return is_count(r.prefix_tokens) && r.tokens > 0 && within(r.kl_mean, -kMostNats, kMostNats) && within(r.kl_sd, 0, kMost);
+}
+
+Status damaged_memory(const std::string& what) {
+  return bad_input(fmt::format(
+      "the planner's memory is damaged: {} cannot be; remove its file, or name another folder with KVARTET_HOME", what));
+}
+
+// Changes whenever a transaction was written to the results file, or its statistics would be others.
 Result<std::string> stamp_of(const std::string& directory) {
   struct stat s = {};
   const std::string path = directory + "/" + kStoreFile;
@@ -97,7 +147,7 @@ Result<std::string> stamp_of(const std::string& directory) {
     return bad_input(fmt::format("There are no results in {} ({} is missing); make some with 'kvartet bench ... -o {}'.",
                                  directory, kStoreFile, directory));
   }
-  return fmt::format("{}:{}:{}.{:09}", s.st_ino, s.st_size, s.st_mtim.tv_sec, s.st_mtim.tv_nsec);
+  return fmt::format("{}:{}:{}:{}.{:09}", kEvidenceRevision, s.st_ino, s.st_size, s.st_mtim.tv_sec, s.st_mtim.tv_nsec);
 }
 
 }  // namespace
@@ -186,6 +236,7 @@ Result<std::vector<Calibration>> PlannerStore::calibrations() {
       r.depth = static_cast<int>(rates.integer());
       r.value = rates.real();
       r.spread = rates.real();
+      if (!is_possible(r)) return damaged_memory(fmt::format("the rate {} of {}", r.what, c.measured));
       c.rates.push_back(std::move(r));
     }
     out.push_back(std::move(c));
@@ -196,7 +247,10 @@ Result<std::vector<EvidenceCell>> PlannerStore::evidence(FileSystem& files, cons
   KV_ASSIGN(const std::string stamp, stamp_of(directory));
   KV_ASSIGN(Statement known, database_.prepare("SELECT stamp FROM evidence_stores WHERE store = ?"));
   KV_ASSIGN(const bool there, known.bind(directory).step());
-  if (there && known.text() == stamp) return remembered(directory);
+  if (there && known.text() == stamp) {
+    KV_ASSIGN(std::vector<EvidenceCell> cells, remembered(directory));
+    if (std::ranges::all_of(cells, [](const EvidenceCell& c) { return is_possible(c); })) return cells;
+  }
   known.reset();
   KV_ASSIGN(std::vector<EvidenceCell> cells, read_evidence(files, directory));
   KV_TRY(remember(directory, stamp, cells));
@@ -218,13 +272,13 @@ Result<std::vector<EvidenceCell>> PlannerStore::remembered(const std::string& st
     c.parameters = row.text();
     c.task = row.text();
     c.metric = row.text();
-    c.context = static_cast<int>(row.integer());
+    c.context = count_of(row);
     c.spec = row.text();
-    c.prompt_tokens = static_cast<int>(row.integer());
-    c.nats.n = static_cast<int>(row.integer());
+    c.prompt_tokens = count_of(row);
+    c.nats.n = count_of(row);
     c.nats.mean = row.real();
     c.nats.m2 = row.real();
-    c.score.n = static_cast<int>(row.integer());
+    c.score.n = count_of(row);
     c.score.mean = row.real();
     c.score.m2 = row.real();
     cells.push_back(std::move(c));
@@ -263,6 +317,7 @@ Status PlannerStore::keep(std::span<const FidelityRecord> records) {
   KV_ASSIGN(Transaction transaction, Transaction::begin(database_));
   KV_ASSIGN(Statement insert, database_.prepare("INSERT OR REPLACE INTO fidelity VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?)"));
   for (const FidelityRecord& r : records) {
+    if (!is_possible(r)) return internal_error(fmt::format("the fidelity of {} cannot be and was not kept", r.spec));
     insert.bind(r.model_hash).bind(r.text_hash).bind(r.spec).bind(r.prefix_tokens).bind(r.tokens).bind(r.model_name);
     insert.bind(r.kl_mean).bind(r.kl_sd).bind(r.measured);
     KV_TRY(insert.run());
@@ -282,12 +337,13 @@ Result<std::vector<FidelityRecord>> PlannerStore::fidelity() {
     r.model_hash = row.text();
     r.text_hash = row.text();
     r.spec = row.text();
-    r.prefix_tokens = static_cast<int>(row.integer());
-    r.tokens = static_cast<int>(row.integer());
+    r.prefix_tokens = count_of(row);
+    r.tokens = count_of(row);
     r.model_name = row.text();
     r.kl_mean = row.real();
     r.kl_sd = row.real();
     r.measured = row.text();
+    if (!is_possible(r)) return damaged_memory(fmt::format("the fidelity of {}", r.spec));
     out.push_back(std::move(r));
   }
 }

@@ -44,7 +44,7 @@ class PlannerStore {
 
   // Replaces an earlier one of the same machine and threads.
   Status save(const Calibration& calibration);
-  Result<std::vector<Calibration>> calibrations();  // newest first
+  Result<std::vector<Calibration>> calibrations();  // newest first. kBadInput: damaged
 
   // Statistics of the results in `directory`, recomputed only when its file changed (size or time of change).
   // kBadInput: no results there, or foreign or damaged ones.
@@ -52,7 +52,7 @@ class PlannerStore {
 
   // Runs of `kvartet fidelity`; one of the same model, text, cache and lengths is replaced.
   Status keep(std::span<const FidelityRecord> records);
-  Result<std::vector<FidelityRecord>> fidelity();
+  Result<std::vector<FidelityRecord>> fidelity();  // kBadInput: damaged
 
   Result<std::int64_t> add(const PlanRecord& plan);
   Status finish(std::int64_t id, const PlanRecord& what_happened);  // the actual_ fields

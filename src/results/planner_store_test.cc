@@ -7,7 +7,9 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 
+#include "results/merge.h"
 #include "results/paired.h"
 #include "results/sqlite.h"
 #include "results/store.h"
@@ -122,6 +124,39 @@ TEST_F(PlannerStoreTest, StatisticsAreRememberedUntilTheResultsChange) {
     ASSERT_TRUE(add_samples(store, 4, 40).ok());
   }
   EXPECT_EQ(planner.evidence(FileSystem::real(), results()).value()[0].nats.n, 40);
+}
+
+// Results do not change when a new version of the program counts them in another way; what it remembers of them must.
+TEST_F(PlannerStoreTest, StatisticsOfAnEarlierRuleAreMadeAnew) {
+  {
+    Store store = Store::open(FileSystem::real(), results(), run()).value();
+    ASSERT_TRUE(add_samples(store, 0, 4).ok());
+  }
+  const std::vector<EvidenceCell> sound = open().value().evidence(FileSystem::real(), results()).value();
+  {
+    Database database = Database::open(root_ + "/home/" + kPlannerFile, Access::kReadWrite).value();
+    // As programs without a revision left them.
+    ASSERT_TRUE(database.execute("UPDATE evidence_stores SET stamp = substr(stamp, instr(stamp, ':') + 1)").ok());
+    ASSERT_TRUE(database.execute("UPDATE evidence SET nats_n = 400").ok());
+  }
+  EXPECT_EQ(open().value().evidence(FileSystem::real(), results()).value(), sound);
+}
+
+// From memory as from the file, and samples that stand in two folders count once.
+TEST_F(PlannerStoreTest, EvidenceOfMergedResultsCountsASampleOnce) {
+  const std::string other = root_ + "/other";
+  for (const std::string& folder : {results(), other}) {
+    Store store = Store::open(FileSystem::real(), folder, run()).value();
+    ASSERT_TRUE(add_samples(store, folder == other ? 2 : 0, folder == other ? 9 : 4).ok());
+  }
+  const StoredResults first = Store::open_for_reading(FileSystem::real(), results()).value().load().value();
+  const StoredResults second = Store::open_for_reading(FileSystem::real(), other).value().load().value();
+  EXPECT_EQ(evidence_of(first), read_evidence(FileSystem::real(), results()).value());
+  const MergedResults merged = merge_results({{results(), first}, {other, second}}).value();
+  const std::vector<EvidenceCell> cells = evidence_of(merged.results);
+  ASSERT_EQ(cells.size(), 1U);
+  EXPECT_EQ(cells[0].nats.n, 9);
+  EXPECT_NEAR(cells[0].nats.mean, 0.04, 1e-12);
 }
 
 TEST_F(PlannerStoreTest, MissingEmptyForeignAndDamagedResultsAreBadInputOrEmpty) {
@@ -271,6 +306,56 @@ TEST_F(PlannerStoreTest, AMemoryOfFormat1IsRenewed) {
   EXPECT_EQ(planner.plans().value().size(), 1U);
   EXPECT_TRUE(planner.fidelity().value().empty());
   EXPECT_EQ(planner.evidence(FileSystem::real(), results()).value()[0].task, "needle");
+}
+
+// No plan is made of figures that cannot be: statistics are made anew, what was measured is refused.
+TEST_F(PlannerStoreTest, FiguresThatCannotBeAreNotUsed) {
+  {
+    Store store = Store::open(FileSystem::real(), results(), run()).value();
+    ASSERT_TRUE(add_samples(store, 0, 4).ok());
+  }
+  Calibration calibration = {.machine = run().machine, .threads = 1, .version = "0", .measured = "2025", .rates = {}};
+  calibration.rates.push_back({.what = "read", .subject = "", .value = 1e9, .spread = 0.1});
+  FidelityRecord fidelity = {.model_hash = "00ff", .model_name = "tiny", .text_hash = "t", .spec = "q8_0", .measured = "2025"};
+  fidelity.prefix_tokens = 100;
+  fidelity.tokens = 50;
+  fidelity.kl_mean = 0.1;
+  PlannerStore planner = open().value();
+  ASSERT_TRUE(planner.save(calibration).ok());
+  ASSERT_TRUE(planner.keep({&fidelity, 1}).ok());
+  const std::vector<EvidenceCell> sound = planner.evidence(FileSystem::real(), results()).value();
+  const auto execute = [&](const std::string& sql) {
+    return Database::open(root_ + "/home/" + kPlannerFile, Access::kReadWrite).value().execute(sql).ok();
+  };
+  for (const char* damage : {"nats_mean = 9e999", "nats_m2 = -3", "nats_n = -5", "nats_n = 4294967298", "score_mean = -9e999",
+                             "prompt_tokens = 0", "context = -1"}) {
+    ASSERT_TRUE(execute(std::string("UPDATE evidence SET ") + damage));
+    EXPECT_EQ(planner.evidence(FileSystem::real(), results()).value(), sound) << damage;
+  }
+  for (const char* damage : {"value = 9e999", "value = -1", "spread = -1", "depth = -1"}) {
+    ASSERT_TRUE(planner.save(calibration).ok());
+    EXPECT_TRUE(planner.calibrations().ok());
+    ASSERT_TRUE(execute(std::string("UPDATE rates SET ") + damage));
+    EXPECT_EQ(planner.calibrations().status().code(), Code::kBadInput) << damage;
+  }
+  for (const char* damage : {"kl_mean = 9e999", "kl_sd = -1", "tokens = 0", "tokens = 4294967298", "prefix_tokens = -3"}) {
+    ASSERT_TRUE(execute("DELETE FROM fidelity") && planner.keep({&fidelity, 1}).ok());
+    EXPECT_TRUE(planner.fidelity().ok());
+    ASSERT_TRUE(execute(std::string("UPDATE fidelity SET ") + damage));
+    EXPECT_EQ(planner.fidelity().status().code(), Code::kBadInput) << damage;
+  }
+  fidelity.kl_mean = std::numeric_limits<double>::infinity();
+  EXPECT_EQ(planner.keep({&fidelity, 1}).code(), Code::kInternal);
+}
+
+TEST_F(PlannerStoreTest, AMemoryThatLacksATableIsBadInput) {
+  for (const char* sql : {"DROP TABLE calibrations", "DROP TABLE rates", "DROP TABLE evidence", "DROP TABLE evidence_stores",
+                          "DROP TABLE plans", "DROP TABLE fidelity", "CREATE VIEW extra AS SELECT 1"}) {
+    std::filesystem::remove_all(root_ + "/home");
+    ASSERT_TRUE(open().ok());
+    ASSERT_TRUE(Database::open(root_ + "/home/" + kPlannerFile, Access::kReadWrite).value().execute(sql).ok());
+    EXPECT_EQ(open().status().code(), Code::kBadInput) << sql;
+  }
 }
 
 TEST_F(PlannerStoreTest, OtherFilesUnderItsNameAreBadInput) {
