@@ -26,6 +26,7 @@ struct PlanFlags {
   std::vector<std::string> results;
   int threads = 0;
   bool audit = false;
+  bool plans_too = false;  // beside --audit something of a plan is asked for
   bool all = false;
   bool json = false;
 };
@@ -98,7 +99,9 @@ Status audit(bool json) {
 }
 
 Status plan(const PlanFlags& flags) {
-  if (flags.audit) return audit(flags.json);
+  if (flags.audit)
+    return flags.plans_too ? usage_error("--audit looks back and plans nothing: give it alone, or with --json")
+                           : audit(flags.json);
   KV_ASSIGN(const PlanRequest request, request_of(flags));
   const std::vector<std::string> folders = flags.results.empty() ? results_of_environment() : flags.results;
   ModelFlags threads;
@@ -151,7 +154,12 @@ void add_plan(CLI::App& app, Action* action) {
   command->add_flag("--audit", flags->audit, "instead: the decisions of --kv auto beside what happened");
   command->add_flag("--all", flags->all, "list every candidate, not the first of each kind");
   command->add_flag("--json", flags->json, "one JSON document on standard output");
-  command->callback([flags, action] { *action = [flags] { return plan(*flags); }; });
+  command->callback([flags, action, command] {
+    for (const CLI::Option* option : command->get_options())
+      flags->plans_too =
+          flags->plans_too || (option->count() > 0 && option->get_name() != "--audit" && option->get_name() != "--json");
+    *action = [flags] { return plan(*flags); };
+  });
 }
 
 }  // namespace kvartet

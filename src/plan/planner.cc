@@ -152,6 +152,11 @@ Status check_workload(const Workload& w, const ModelShape& shape) {
                                    counted(w.output_tokens, "output token"), counted(w.questions, "question")));
   }
   if (std::int64_t{w.prompt_tokens} + w.answer_tokens() > shape.context) {
+    if (w.answer_tokens() >= shape.context) {
+      return exhausted(
+          fmt::format("an answer of {} leaves no room for a prompt in the model's context of {}; ask for fewer tokens",
+                      counted(w.answer_tokens(), "token"), shape.context));
+    }
     return exhausted(
         fmt::format("{} prompt tokens and an answer of {} exceed the model's context of {}; the longest prompt is {}",
                     w.prompt_tokens, w.answer_tokens(), shape.context, std::max(shape.context - w.answer_tokens(), 0)));

@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "bench_fixture.h"
+#include "results/sqlite.h"
 
 namespace kvartet::e2e {
 namespace {
@@ -79,6 +80,7 @@ TEST_F(PlanProgram, SenselessRequestsAreUsage) {
       is_refused(run({"plan", "-m", folder_.path("none.gguf"), "--for", "chat", "--prompt-tokens", "10"}), 3, "none.gguf"));
   EXPECT_TRUE(is_refused(run({"plan", "-m", model_, "--for", "chat", "--prompt-tokens", "1000000"}), 4, "context"));
   EXPECT_TRUE(is_refused(run({"plan", "--audit"}), 3, "no decisions"));
+  EXPECT_TRUE(is_refused(run({"plan", "--audit", "-m", model_, "--for", "chat", "--prompt-tokens", "10"}), 2, "--audit"));
 }
 
 TEST_F(PlanProgram, ResultsThatAreNoneAreBadInput) {
@@ -88,6 +90,8 @@ TEST_F(PlanProgram, ResultsThatAreNoneAreBadInput) {
   EXPECT_TRUE(is_refused(plan({"--results", out("damaged")}), 3, "damaged"));
   ASSERT_TRUE(is_ok(run(bench_arguments("alone", {"--samples", "2"}, {"--kv", "full"}))));
   EXPECT_TRUE(is_refused(plan({"--results", out("alone")}), 3, "alone"));
+  EXPECT_TRUE(is_refused(run({"plan", "-m", model_, "--for", "chat", "--prompt-tokens", "9", "--output-tokens", "99999"}), 4,
+                         "no room for a prompt"));
 }
 
 TEST_F(PlanProgram, ResultsOfThisModelAreCounted) {
@@ -98,6 +102,35 @@ TEST_F(PlanProgram, ResultsOfThisModelAreCounted) {
 }
 
 // The report decides for every kind of task, from the results it shows; the model is found by the name that the results have.
+// The planner's memory is a help, and no reason to refuse a plan or a report.
+TEST_F(PlanProgram, ADamagedMemoryIsToldAndDoneWithout) {
+  ASSERT_TRUE(is_ok(run(bench_arguments("results", {"--samples", "2"}))));
+  ASSERT_TRUE(is_ok(plan({})));
+  for (const char* sql : {"INSERT INTO fidelity VALUES('h', 't', 'q8_0', 1, 1, 'm', 9e999, 0, '')", "DROP TABLE rates"}) {
+    ASSERT_TRUE(Database::open(folder_.path("home/planner.sqlite"), Access::kReadWrite).value().execute(sql).ok()) << sql;
+    for (const Finished& f : {plan({"--results", out("results")}), run({"report", out("results"), "--json", "-m", model_})}) {
+      ASSERT_TRUE(is_ok(f)) << sql;
+      EXPECT_NE(f.err.find("works without its memory"), std::string::npos) << f.err;
+      EXPECT_EQ(f.out.find("nan points"), std::string::npos) << f.out;
+    }
+  }
+}
+
+// In the planner, with --learn and on the report's page alike.
+TEST_F(PlanProgram, AFolderThatIsNamedTwiceIsNoMoreEvidence) {
+  ASSERT_TRUE(is_ok(run(bench_arguments("results", {"--samples", "6"}))));
+  const std::string again = out("results") + "/../results/";
+  const Json once = plan({"--results", out("results"), "--json"}).json();
+  const Finished twice = plan({"--results", out("results"), "--results", again, "--json"});
+  EXPECT_NE(twice.err.find("counts once"), std::string::npos) << twice.err;
+  EXPECT_EQ(twice.json()["chosen"], once["chosen"]);
+  EXPECT_EQ(twice.json()["alternatives"], once["alternatives"]);
+  const Json report = run({"report", out("results"), "--json", "-m", model_}).json();
+  ASSERT_FALSE(report["decisions"]["rows"].empty());
+  const Json report_of_both = run({"report", out("results"), again, "--json", "-m", model_}).json();
+  EXPECT_EQ(report_of_both["decisions"]["rows"], report["decisions"]["rows"]);
+}
+
 TEST_F(PlanProgram, TheReportShowsWhichCacheToTake) {
   ASSERT_TRUE(is_ok(run(bench_arguments("measured", {"--samples", "6"}, {"--kv", "full", "--kv", "kivi:bits=2"}))));
   const std::string page = folder_.path("report.html");
@@ -163,6 +196,9 @@ TEST_F(PlanProgram, LearnIsRefusedWhereItMakesNoSense) {
   EXPECT_TRUE(is_refused(run(learn + Arguments{"--for", "poems"}), 2, "poems"));
   EXPECT_TRUE(is_refused(run(learn + Arguments{"--for", "chat", "--memory", "10", "--context", "900"}), 2, "row"));
   EXPECT_TRUE(is_refused(run(bench_arguments("plain", {"--hours", "1"})), 2, "--learn"));
+  EXPECT_TRUE(is_refused(run(bench_arguments("plain", {"--cells", "1"})), 2, "--cells"));
+  for (const char* hours : {"nan", "inf", "-1", "soon"})
+    EXPECT_TRUE(is_refused(run(learn + Arguments{"--hours", hours}), 2, "--hours"));
 }
 
 TEST_F(PlanProgram, AutoSaysWhatItChoseAndKeepsWhatHappened) {
