@@ -245,30 +245,57 @@ std::vector<const PreparedSample*> samples_of(const std::vector<PlannedTask>& pl
   return samples;
 }
 
-void note_shared_documents(const Engine::SharedPrefixTally& tally) {
-  if (tally.taken > 0) {
-    print_note(
-        fmt::format("{} like an earlier one, about the same document: only what follows was computed ({} held); times "
-                    "to the first token count the document's own prefill",
-                    counted(tally.taken, "prompt began", "prompts began"), bytes_text(tally.most_bytes)));
+// Prompts of the plan; the engine counts prefills, of which a prompt has several where a cache fails or has a limit of its own.
+class SharedPrompts {
+ public:
+  explicit SharedPrompts(const Engine& engine) : engine_(engine) {}
+  void begin() {
+    before_ = engine_.shared_prefix_tally();
+    was_held_ = engine_.shared_prefix_bytes() > 0;
   }
-  if (tally.not_held > 0) {
-    print_note(
-        fmt::format("{} computed whole, though others are about the same document: holding its rows takes {} or "
-                    "more, over half of the memory that was free",
-                    counted(tally.not_held, "prompt"), bytes_text(tally.least_bytes)));
+  void end() {
+    const Engine::SharedPrefixTally& now = engine_.shared_prefix_tally();
+    taken_ += was_held_ && now.taken > before_.taken ? 1 : 0;
+    not_held_ += now.not_held > before_.not_held ? 1 : 0;
   }
-}
+  void print_notes() const {
+    const Engine::SharedPrefixTally& tally = engine_.shared_prefix_tally();
+    if (taken_ > 0) {
+      print_note(
+          fmt::format("{} like an earlier one, about the same document: only what follows was computed ({} held); times "
+                      "to the first token count the document's own prefill",
+                      counted(taken_, "prompt began", "prompts began"), bytes_text(tally.most_bytes)));
+    }
+    if (not_held_ > 0) {
+      print_note(
+          fmt::format("{} computed whole, though others are about the same document: holding its rows takes {} "
+                      "or more, over half of the memory that was free",
+                      counted(not_held_, "prompt"), bytes_text(tally.least_bytes)));
+    }
+  }
+
+ private:
+  const Engine& engine_;
+  Engine::SharedPrefixTally before_;
+  bool was_held_ = false;
+  int taken_ = 0;
+  int not_held_ = 0;
+};
 
 // One prefill for all caches of a sample. Where tasks have caches of their own, they run one after the other.
 Result<BenchmarkSummary> bench_shared(Engine& engine, const std::vector<PlannedTask>& plan, const std::vector<TaskCaches>& caches,
                                       const AnswerCaps& caps, bool same_caches, KeptPrefills* kept, Store& store) {
+  SharedPrompts shared(engine);
   BenchmarkHooks hooks;
   hooks.cancel = &interrupted();
   ProgressLines lines;
   hooks.progress = [&](const BenchmarkProgress& progress) { show_bench_progress(progress, &lines); };
   hooks.measure = [&](const PreparedSample& sample, std::span<const CacheSpec> missing, const Engine::Progress& progress) {
-    return measure_capped_sample(engine, sample, missing, sample.record.key.position, caps, progress);
+    shared.begin();
+    Result<std::vector<Outcome>> outcomes =
+        measure_capped_sample(engine, sample, missing, sample.record.key.position, caps, progress);
+    shared.end();
+    return outcomes;
   };
   hooks.end_document = [&] { engine.drop_shared_prefix(); };
   engine.use_kept_prefills(kept);
@@ -287,7 +314,7 @@ Result<BenchmarkSummary> bench_shared(Engine& engine, const std::vector<PlannedT
     summary.cancelled = one.cancelled;
   }
   show_progress("", 1);
-  note_shared_documents(engine.shared_prefix_tally());
+  shared.print_notes();
   return summary;
 }
 
@@ -444,7 +471,9 @@ void add_bench(CLI::App& app, Action* action) {
   command->add_option("--kv", flags->kv, "a cache, or auto[:memory=BYTES,for=KIND,...]; repeatable. Differences are to full");
   command->add_option("--task", flags->request.tasks, "a task (kvartet tasks) or your own file of records; repeatable");
   command->add_option("--metric", flags->request.metric, "for your own file: how answers are scored (kvartet tasks)");
-  command->add_option("--context", flags->request.contexts, "room for prompt and answer together, in tokens; repeatable (default: the model's context)")
+  command
+      ->add_option("--context", flags->request.contexts,
+                   "room for prompt and answer together, in tokens; repeatable (default: the model's context)")
       ->check(at_least(1));
   command->add_option("--samples", flags->request.samples, "prompts per task and context (default: the task's own)")
       ->check(whole_number(1, kMostSamples));

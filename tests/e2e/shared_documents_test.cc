@@ -103,6 +103,25 @@ TEST_F(SharedDocuments, AnInterruptedRunGoesOnWithinADocument) {
   }
 }
 
+// Where one cache fails each is tried alone: a prompt is still one prompt, and the other caches give what they give in company.
+TEST_F(SharedDocuments, PromptsAreCountedOnceWhereACacheFails) {
+  const Arguments task = {"--task", "needle:questions=2", "--samples", "4"};
+  ASSERT_TRUE(is_ok(run(arguments("sound", task))));
+  const Finished f = run(arguments("capped", task + Arguments{"--fast-tier-bytes", "300K"}));
+  EXPECT_EQ(f.code, 1);
+  EXPECT_NE(f.err.find("4 answers failed"), std::string::npos) << f.err;
+  EXPECT_NE(f.err.find("2 prompts began like an earlier one"), std::string::npos) << f.err;
+  const auto sound = answers("sound");
+  int compared = 0;
+  const StoredResults capped = Store::open_for_reading(FileSystem::real(), out("capped")).value().load().value();
+  for (const Outcome& o : capped.outcomes) {
+    if (o.failed()) continue;
+    ++compared;
+    EXPECT_EQ(sound.at({o.key.sample, o.spec}), std::pair(o.prediction, o.gold_log_likelihood.value_or(1))) << o.spec;
+  }
+  EXPECT_EQ(compared, 12);
+}
+
 // Runs of a cache alone compute their prompt whole, and write what the cache wrote in company.
 TEST_F(SharedDocuments, RunsAloneAreWhole) {
   const Finished f = run(arguments("solo", {"--task", "needle:questions=2", "--samples", "2", "--solo", "1", "--json"}));
