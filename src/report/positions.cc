@@ -6,11 +6,13 @@
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string_view>
 #include <tuple>
 #include <utility>
 
 #include "core/counted.h"
+#include "report/pairing.h"
 #include "results/documents.h"
 
 namespace kvartet {
@@ -82,11 +84,12 @@ std::vector<PositionRow> position_rows(const StoredResults& results) {
     if (o.key.position == QuestionPosition::kUnseen && !o.failed()) unseen[{o.key, o.spec}] = &o;
   }
 
+  const std::set<SampleKey> decided = samples_decided_by_prefill(results);
   using RowKey = std::tuple<std::string, int, std::string>;
   std::vector<RowKey> order;
   std::map<RowKey, Pool> pools;
   for (const Outcome& seen : results.outcomes) {
-    if (seen.key.position != QuestionPosition::kSeen || seen.failed()) continue;
+    if (seen.key.position != QuestionPosition::kSeen || seen.failed() || decided.contains(seen.key)) continue;
     SampleKey other = seen.key;
     other.position = QuestionPosition::kUnseen;
     const auto it = unseen.find({other, seen.spec});

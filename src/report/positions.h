@@ -11,7 +11,8 @@
 
 namespace kvartet {
 
-// One cache in one table of prompts that it completed in both positions of the question. Means are over these.
+// One cache in one table of prompts that it completed in both positions of the question. Means are over these. An answer of one
+// token is left out: with the question seen no cache changes it, so the difference would be the cache's, not the position's.
 struct PositionRow {
   std::string task;
   int context = 0;

@@ -171,6 +171,14 @@ TEST(Positions, NameTheFloorOfTheirDifferences) {
   EXPECT_NE(of_none.find("Run f32 or full"), std::string::npos) << of_none;
 }
 
+// With its question seen such an answer is that of every cache, and its difference to the other position what the cache loses.
+TEST(Positions, AnswersOfOneTokenAreLeftOut) {
+  StoredResults results = made_results(4);
+  add_unseen(results);
+  for (SampleRecord& s : results.samples) s.gold_tokens = s.key.sample == "1" ? 1 : 5;
+  for (const PositionRow& row : position_rows(results)) EXPECT_EQ(row.n, 3) << row.spec;
+}
+
 TEST(Positions, OnlyPromptsThatAreTheSameCount) {
   StoredResults results = made_results(4);
   add_unseen(results);
