@@ -135,22 +135,22 @@ Status add_layer_errors(Engine& engine, std::span<Sequence> sequences, std::span
   Sequence& dense = sequences[0];
   for (std::size_t step = 0; step < tokens.size(); ++step) {
     const bool last = step + 1 == tokens.size();
-    KV_TRY(engine.decode_observed(
-        dense, tokens[step], [&](int layer, MatView<const float> q, MatView<const float> k, MatView<const float> v) -> Status {
-          const Answer exact = answer_of(dense.cache, layer, q);
-          for (std::size_t c = 1; c < sequences.size(); ++c) {
-            SequenceCache& cache = sequences[c].cache;
-            KV_TRY(cache.append_row(layer, k, v));
-            KV_TRY(cache.before_attention(layer, q));
-            const Answer answer = answer_of(cache, layer, q);
-            LayerError& error = errors[c - 1][uz(layer)];
-            add_outputs(answer, exact, &error);
-            if (last) add_rows(cache, layer, answer, exact, &error);
-            const MatView<const float> weights(answer.weights.data(), answer.weights.empty() ? 0 : q.rows, answer.width);
-            KV_TRY(cache.after_attention(layer, answer.weights.empty() ? MatView<const float>() : weights));
-          }
-          return {};
-        }));
+    KV_TRY(engine.decode_observed(dense, tokens[step], [&](const LayerQuestion& question) -> Status {
+      const auto& [layer, q, k, v, guessed] = question;
+      const Answer exact = answer_of(dense.cache, layer, q);
+      for (std::size_t c = 1; c < sequences.size(); ++c) {
+        SequenceCache& cache = sequences[c].cache;
+        KV_TRY(cache.append_row(layer, k, v));
+        KV_TRY(cache.before_attention(layer, q, guessed));
+        const Answer answer = answer_of(cache, layer, q);
+        LayerError& error = errors[c - 1][uz(layer)];
+        add_outputs(answer, exact, &error);
+        if (last) add_rows(cache, layer, answer, exact, &error);
+        const MatView<const float> weights(answer.weights.data(), answer.weights.empty() ? 0 : q.rows, answer.width);
+        KV_TRY(cache.after_attention(layer, answer.weights.empty() ? MatView<const float>() : weights));
+      }
+      return {};
+    }));
     for (Sequence& sequence : sequences.subspan(1)) sequence.cache.finish_step();
   }
   return {};

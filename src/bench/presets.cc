@@ -89,7 +89,9 @@ Preset offloading_paper() {
               {"YAKV", {"yakv"}},
               {"YAKV's engine", {"yakv-engine"}},
               {"Quest", {"quest"}},
-              {"ArkVale", {"arkvale"}}};
+              {"ArkVale", {"arkvale"}},
+              {"InfiniGen", {"infinigen"}},
+              {"LRQK", {"lrqk"}}};
   const std::vector<int> lengths = {2048, 4096, 6144};
   for (const char* task : {"needle:questions=4", "multineedle:k=4,questions=4", "multineedle:k=8,questions=2", "codebase",
                            "contracts", "text2json:shape=scaled"})

@@ -115,15 +115,17 @@ Status OffloadCache::seal(int layer, const PromptRows& prompt, int threads, Arri
   return {};
 }
 
-Status OffloadCache::select(int layer, MatView<const float> queries, int threads, std::span<const HeadView> kept) {
+Status OffloadCache::select(int layer, const Queries& queries, int threads, std::span<const HeadView> kept) {
   if (!pages_.empty()) {
-    pages_[uz(layer)].select(queries, kept);
+    pages_[uz(layer)].select(queries.own, kept);
     return {};
   }
   if (!layers_[uz(layer)].selects()) return {};
   if (layer == options_->dense_layers) store_->begin_step();
+  const MatView<const float> asked = wants_guessed_queries() ? queries.guessed : queries.own;
+  KV_CHECK(asked.data != nullptr);
   return layers_[uz(layer)].select(
-      {.queries = queries, .rope = rope_.get(), .fast = fast_.get(), .store = &*store_, .scratch = &scratch_, .threads = threads},
+      {.queries = asked, .rope = rope_.get(), .fast = fast_.get(), .store = &*store_, .scratch = &scratch_, .threads = threads},
       kept);
 }
 
@@ -146,6 +148,10 @@ int OffloadCache::kept_rows(const SelectOptions& options, int layer, int prompt,
   if (options.place == Place::kNear) return prompt + generated;
   const Segments s = OffloadLayer::segments(options, layer, prompt);
   return generated + (s.dense ? prompt : s.kept_tokens(options.index.chunk));
+}
+
+const PageLayer* OffloadCache::seen_pages(int layer) const {
+  return pages_.empty() || pages_[uz(layer)].views().empty() ? nullptr : &pages_[uz(layer)];
 }
 
 bool OffloadCache::selects() const {

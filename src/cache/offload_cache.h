@@ -35,17 +35,25 @@ class OffloadCache {
   OffloadCache& operator=(OffloadCache&&) noexcept = default;
   ~OffloadCache() = default;
 
+  int observed_queries() const { return is_projected(options_->index.kind) ? options_->index.window : 0; }
+  bool wants_guessed_queries() const { return options_->queries == QuerySource::kGuessed; }
   bool wants_pre_rope_keys() const { return options_->rope == KeyRope::kPre; }
 
   Status seal(int layer, const PromptRows& prompt, int threads, Arrival* kept);
-  // `step` needs queries and threads only.
-  Status select(int layer, MatView<const float> queries, int threads, std::span<const HeadView> kept);
+  // [heads, head_dim] each; `guessed` may be empty where nobody wants it.
+  struct Queries {
+    MatView<const float> own;
+    MatView<const float> guessed = {};
+  };
+  Status select(int layer, const Queries& queries, int threads, std::span<const HeadView> kept);
   // After the layer cache took new rows: keys has one matrix per KV head.
   Status rows_added(int layer, std::span<const MatView<const float>> keys, std::span<const HeadView> kept);
   void refresh_views(int layer, std::span<const HeadView> kept);
   // What attention walks, given the layer cache's own views.
   std::span<const HeadView> views(int layer, std::span<const HeadView> kept) const;
   const OffloadLayer& layer(int index) const { return layers_[static_cast<std::size_t>(index)]; }  // not with everything near
+  // The pages that a layer's query heads see for now; null: it has none, or every row is seen.
+  const PageLayer* seen_pages(int layer) const;
   bool selects() const;
   bool has_far_rows(int layer) const { return pages_.empty() && layers_[static_cast<std::size_t>(layer)].selects(); }
   Status read_rows(int layer, int kv_head, std::span<const std::int32_t> positions, MatView<float> keys, MatView<float> values);

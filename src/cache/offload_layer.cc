@@ -1,6 +1,7 @@
 #include "cache/offload_layer.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <mutex>
 #include <utility>
@@ -33,10 +34,18 @@ OffloadLayer::OffloadLayer(std::shared_ptr<const SelectOptions> options, int lay
     : options_(std::move(options)), layer_(layer), shape_(shape), staged_key_(staged_key), staged_value_(staged_value) {}
 
 Status OffloadLayer::check(const SelectOptions& options, const LayerShape& shape) {
-  KV_TRY(LandmarkIndex::check(options.index, shape.head_dim));
-  if (!options.low_rank_keys) KV_TRY(RowCodec::create(options.keys, shape.head_dim).status());
-  KV_TRY(RowCodec::create(options.values, shape.head_dim).status());
+  KV_TRY(is_projected(options.index.kind) ? ProjectedIndex::check(options.index, shape.head_dim)
+                                          : LandmarkIndex::check(options.index, shape.head_dim));
   const int width = shape.kv_heads * shape.head_dim;
+  const bool joint = options.groups == RowGroup::kJoint;
+  if (joint && (width > kMostJointWidth || !std::has_single_bit(uz(width)))) {
+    return usage_error(fmt::format(
+        "groups=joint writes the {} channels of all KV heads of this model as one group, which must be a power of two "
+        "up to {}; write groups=head",
+        width, kMostJointWidth));
+  }
+  if (!options.low_rank_keys) KV_TRY(RowCodec::create(options.keys, joint ? width : shape.head_dim).status());
+  KV_TRY(RowCodec::create(options.values, joint ? width : shape.head_dim).status());
   if (options.low_rank_keys && options.rank > width) {
     return usage_error(fmt::format("rank={} is more than the {} channels of all KV heads of this model; the nearest is rank={}",
                                    options.rank, width, width));
@@ -45,7 +54,7 @@ Status OffloadLayer::check(const SelectOptions& options, const LayerShape& shape
 }
 
 LayerRowShape OffloadLayer::row_shape(const SelectOptions& options, const LayerShape& shape) {
-  return {shape.kv_heads, SealedPrompt::row_bytes(options, shape.head_dim)};
+  return {options.groups == RowGroup::kJoint ? 1 : shape.kv_heads, SealedPrompt::row_bytes(options, shape)};
 }
 
 Segments OffloadLayer::segments(const SelectOptions& options, int layer, int prompt) {
@@ -114,25 +123,25 @@ Status OffloadLayer::select(const Step& step, std::span<const HeadView> kept) {
   scratch.fetch_rows.resize(std::max(scratch.fetch_rows.size(), uz(kv_heads())));
   scratch.fetched.resize(scratch.fetch_rows.size());
   const int units = static_cast<int>(units_.size());
-  // A head's rows are on their way while other heads still choose; the store takes one call at a time.
+  // A fetch's rows are on their way while units of others still choose; the store takes one call at a time.
   std::mutex store;
-  std::vector<int> choosing(uz(kv_heads()), units_per_head());
-  std::vector<std::optional<FetchTicket>> tickets(uz(kv_heads()));
-  std::vector<Status> fetched(uz(kv_heads()));
+  std::vector<int> choosing(uz(fetches()), units_per_fetch());
+  std::vector<std::optional<FetchTicket>> tickets(uz(fetches()));
+  std::vector<Status> fetched(uz(fetches()));
   parallel_for(step.threads, units, [&](int u, int worker) {
     choose(step, u, scratch.workers[uz(worker)]);
     compare(units_[uz(u)], scratch.workers[uz(worker)]);
-    const int head = u / units_per_head();
+    const int fetch = u / units_per_fetch();
     const std::lock_guard lock(store);
-    if (--choosing[uz(head)] == 0) fetched[uz(head)] = begin_fetch(step, head, &tickets[uz(head)]);
+    if (--choosing[uz(fetch)] == 0) fetched[uz(fetch)] = begin_fetch(step, fetch, &tickets[uz(fetch)]);
   });
   std::vector<Status> staged(uz(units));
   parallel_for(step.threads, units, [&](int u, int worker) {
-    const int head = u / units_per_head();
+    const int fetch = u / units_per_fetch();
     {
       const std::lock_guard lock(store);
-      if (tickets[uz(head)]) fetched[uz(head)] = step.store->wait(*std::exchange(tickets[uz(head)], std::nullopt));
-      if (!fetched[uz(head)].ok()) return;
+      if (tickets[uz(fetch)]) fetched[uz(fetch)] = step.store->wait(*std::exchange(tickets[uz(fetch)], std::nullopt));
+      if (!fetched[uz(fetch)].ok()) return;
     }
     staged[uz(u)] = stage(step, u, scratch.workers[uz(worker)]);
   });
@@ -144,8 +153,7 @@ Status OffloadLayer::select(const Step& step, std::span<const HeadView> kept) {
 
 void OffloadLayer::choose(const Step& step, int unit_index, OffloadScratch::Worker& worker) {
   const int head = unit_index / units_per_head();
-  const LandmarkIndex& index = sealed_->index(head);
-  const auto landmarks = uz(index.landmarks());
+  const auto landmarks = uz(sealed_->candidates());
   const std::size_t queries = options_->share == Share::kGroup ? uz(shape_.group()) : 1;
   const std::size_t first = options_->share == Share::kGroup ? uz(head * shape_.group()) : uz(unit_index);
   MatView<const float> q = step.queries.row_range(first, first + queries);
@@ -160,7 +168,13 @@ void OffloadLayer::choose(const Step& step, int unit_index, OffloadScratch::Work
   worker.logits.resize(q.rows * landmarks);
   worker.scores.resize(landmarks);
   const MatView<float> logits(worker.logits.data(), q.rows, landmarks);
-  index.score(q, 1.0F / std::sqrt(static_cast<float>(shape_.head_dim)), logits, &worker.lut);
+  const float scale = 1.0F / std::sqrt(static_cast<float>(shape_.head_dim));
+  if (sealed_->indexes_query_heads()) {
+    for (std::size_t h = 0; h < queries; ++h)
+      sealed_->projected(static_cast<int>(first + h)).score(q.row(h), scale, logits.row_span(h));
+  } else {
+    sealed_->index(head).score(q, scale, logits, &worker.lut);
+  }
   aggregate_scores(options_->aggregate, logits, worker.scores);
   worker.top.select(worker.scores, sealed_->segments().selected, &worker.chunks);
 
@@ -195,22 +209,23 @@ void OffloadLayer::compare(Unit& unit, OffloadScratch::Worker& worker) {
   KV_CHECK(unit.missing.size() == unit.free.size());
 }
 
-Status OffloadLayer::begin_fetch(const Step& step, int head, std::optional<FetchTicket>* ticket) {
+// One fetch brings what all its units miss: those of a KV head, or of all where rows are joint.
+Status OffloadLayer::begin_fetch(const Step& step, int index, std::optional<FetchTicket>* ticket) {
   OffloadScratch& scratch = *step.scratch;
-  std::vector<std::int32_t>& rows = scratch.fetch_rows[uz(head)];
+  std::vector<std::int32_t>& rows = scratch.fetch_rows[uz(index)];
   rows.clear();
-  for (int u = head * units_per_head(); u < (head + 1) * units_per_head(); ++u) {
+  for (int u = index * units_per_fetch(); u < (index + 1) * units_per_fetch(); ++u) {
     const Unit& unit = units_[uz(u)];
     rows.insert(rows.end(), unit.missing.begin(), unit.missing.end());
     rows_reused_ += unit.chosen.size() - unit.missing.size();
   }
-  if (units_per_head() > 1) {
+  if (units_per_fetch() > 1) {
     std::sort(rows.begin(), rows.end());
     rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
   }
   if (rows.empty()) return {};
-  scratch.fetched[uz(head)].resize(rows.size() * step.store->row_bytes(layer_));
-  const HeadFetch fetch{.kv_head = head, .rows = rows, .out = scratch.fetched[uz(head)].data()};
+  scratch.fetched[uz(index)].resize(rows.size() * step.store->row_bytes(layer_));
+  const HeadFetch fetch{.kv_head = index, .rows = rows, .out = scratch.fetched[uz(index)].data()};
   KV_ASSIGN(FetchTicket begun, step.store->begin_fetch(layer_, {&fetch, 1}));
   ticket->emplace(std::move(begun));
   return {};
@@ -227,7 +242,8 @@ Status OffloadLayer::stage(const Step& step, int unit_index, OffloadScratch::Wor
   const int head = unit_index / units_per_head();
   const std::size_t dim = uz(shape_.head_dim);
   const std::size_t row_bytes = step.store->row_bytes(layer_);
-  const std::vector<std::int32_t>& rows = step.scratch->fetch_rows[uz(head)];
+  const std::vector<std::int32_t>& rows = step.scratch->fetch_rows[uz(unit_index / units_per_fetch())];
+  const std::byte* const fetched = step.scratch->fetched[uz(unit_index / units_per_fetch())].data();
   worker.row.resize(dim);
   KV_TRY(unit.keys.own(*step.fast, 0, selected_rows()));
   KV_TRY(unit.values.own(*step.fast, 0, selected_rows()));
@@ -236,12 +252,12 @@ Status OffloadLayer::stage(const Step& step, int unit_index, OffloadScratch::Wor
     const std::int32_t position = unit.missing[i];
     const std::int32_t slot = unit.free[i];
     while (rows[at] != position) ++at;
-    const std::byte* const row = step.scratch->fetched[uz(head)].data() + at * row_bytes;
+    const std::byte* const row = fetched + at * row_bytes;
     const MatView<const float> one(worker.row.data(), 1, dim);
     unit.slots[uz(slot)] = -1;
     read_key(step, head, position, row, worker.row.data());
     KV_TRY(staged_key_->kernels.encode(*staged_key_, unit.keys.tile_of(slot), slot % staged_key_->tile_rows, one));
-    sealed_->decode_value(row, worker.row.data());
+    sealed_->decode_value(head, row, worker.row.data());
     KV_TRY(staged_value_->kernels.encode(*staged_value_, unit.values.tile_of(slot), slot % staged_value_->tile_rows, one));
     unit.slots[uz(slot)] = position;
   }
@@ -281,11 +297,12 @@ Status OffloadLayer::read_rows(const Step& step, int kv_head, std::span<const st
                                MatView<float> values) const {
   const std::size_t row_bytes = step.store->row_bytes(layer_);
   std::vector<std::byte> rows(positions.size() * row_bytes);
-  const HeadFetch fetch{.kv_head = kv_head, .rows = positions, .out = rows.data()};
+  const int stored_head = options_->groups == RowGroup::kJoint ? 0 : kv_head;
+  const HeadFetch fetch{.kv_head = stored_head, .rows = positions, .out = rows.data()};
   KV_TRY(step.store->fetch(layer_, {&fetch, 1}));
   for (std::size_t i = 0; i < positions.size(); ++i) {
     read_key(step, kv_head, positions[i], rows.data() + i * row_bytes, keys.row(i));
-    sealed_->decode_value(rows.data() + i * row_bytes, values.row(i));
+    sealed_->decode_value(kv_head, rows.data() + i * row_bytes, values.row(i));
   }
   return {};
 }

@@ -36,8 +36,8 @@ struct OffloadScratch {
     TopSelector top;
   };
   std::vector<Worker> workers;
-  std::vector<std::vector<std::byte>> fetched;        // per KV head
-  std::vector<std::vector<std::int32_t>> fetch_rows;  // per KV head
+  std::vector<std::vector<std::byte>> fetched;        // per fetch
+  std::vector<std::vector<std::int32_t>> fetch_rows;  // per fetch
 };
 
 class OffloadLayer {
@@ -101,11 +101,13 @@ class OffloadLayer {
   };
 
   int kv_heads() const { return shape_.kv_heads; }
+  int fetches() const { return options_->groups == RowGroup::kJoint ? 1 : kv_heads(); }
+  int units_per_fetch() const { return kv_heads() * units_per_head() / fetches(); }
   int units_per_head() const { return options_->share == Share::kGroup ? 1 : shape_.group(); }
   Result<std::vector<Unit>> empty_units(Arena& fast, int slots) const;
   void choose(const Step& step, int unit, OffloadScratch::Worker& worker);
   void compare(Unit& unit, OffloadScratch::Worker& worker);
-  Status begin_fetch(const Step& step, int head, std::optional<FetchTicket>* ticket);
+  Status begin_fetch(const Step& step, int index, std::optional<FetchTicket>* ticket);
   Status stage(const Step& step, int unit, OffloadScratch::Worker& worker);
   void read_key(const Step& step, int head, std::int32_t position, const std::byte* row, float* out) const;
 

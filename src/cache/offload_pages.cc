@@ -125,13 +125,14 @@ void PageLayer::select(MatView<const float> queries, std::span<const HeadView> n
   views_.clear();
   if (!selects()) return;
   pieces_.resize(uz(shape_.heads));
+  chosen_.resize(uz(shape_.heads));
   TopSelector top;
   std::vector<float> scores;
-  std::vector<std::int32_t> pages;
   for (int h = 0; h < shape_.heads; ++h) {
     const int kv_head = h / shape_.group();
     KV_CHECK(near[uz(kv_head)].rows == rows_);
     score(kv_head, queries.row(uz(h)), &scores);
+    std::vector<std::int32_t>& pages = chosen_[uz(h)];
     top.select(scores, selected_pages(), &pages);
     Pieces& pieces = pieces_[uz(h)];
     cut(near[uz(kv_head)].keys, pages, &pieces.keys);
@@ -139,6 +140,13 @@ void PageLayer::select(MatView<const float> queries, std::span<const HeadView> n
     const TilePiece& last = pieces.keys.back();
     views_.push_back({pieces.keys, pieces.values, last.row + last.end - last.begin});
   }
+}
+
+std::vector<std::int32_t> PageLayer::selected_positions(int head) const {
+  std::vector<std::int32_t> rows;
+  for (const std::int32_t page : chosen_[uz(head)])
+    for (int row = page * page_rows(); row < std::min((page + 1) * page_rows(), rows_); ++row) rows.push_back(row);
+  return rows;
 }
 
 ByteAccount PageLayer::bytes() const {

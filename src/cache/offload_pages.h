@@ -37,6 +37,9 @@ class PageLayer {
   bool selects() const;
   // Per query head, after select() and until the next add(); empty otherwise: then every row is seen.
   std::span<const HeadView> views() const { return views_; }
+  // Rows that a query head sees while views() holds some; for diagnostics.
+  std::vector<std::int32_t> selected_positions(int head) const;
+  int rows() const { return rows_; }
   void forget_selection() { views_.clear(); }
 
   ByteAccount bytes() const;
@@ -61,9 +64,10 @@ class PageLayer {
   int layer_;
   LayerShape shape_;
   int rows_ = 0;
-  int prompt_ = 0;              // rows of the first call: what a share of the budget refers to
-  std::vector<TileRun> boxes_;  // per KV head; a "row" is a page: [lower, upper] f16
-  std::vector<Pieces> pieces_;  // per query head
+  int prompt_ = 0;                                 // rows of the first call: what a share of the budget refers to
+  std::vector<TileRun> boxes_;                     // per KV head; a "row" is a page: [lower, upper] f16
+  std::vector<Pieces> pieces_;                     // per query head
+  std::vector<std::vector<std::int32_t>> chosen_;  // per query head: its pages, ascending
   std::vector<HeadView> views_;
 };
 

@@ -1,6 +1,7 @@
 #include "cache/sealed_prompt.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -19,14 +20,34 @@ namespace {
 
 std::size_t uz(int n) { return static_cast<std::size_t>(n); }
 
-// bf16 where keys are low rank: the codec then stands for rows that are never written.
-RowCodec key_codec_of(const SelectOptions& options, int dim) {
-  return RowCodec::create(options.low_rank_keys ? RowFormat::kBf16 : options.keys, dim).value();
+// Numbers that are written together.
+int row_width(const SelectOptions& options, const LayerShape& shape) {
+  return options.groups == RowGroup::kJoint ? shape.kv_heads * shape.head_dim : shape.head_dim;
 }
-RowCodec value_codec_of(const SelectOptions& options, int dim) { return RowCodec::create(options.values, dim).value(); }
 
-std::size_t key_bytes_of(const SelectOptions& options, int dim) {
-  return options.low_rank_keys ? 0 : key_codec_of(options, dim).row_bytes();
+// bf16 where keys are low rank: the codec then stands for rows that are never written.
+RowCodec key_codec_of(const SelectOptions& options, const LayerShape& shape) {
+  return RowCodec::create(options.low_rank_keys ? RowFormat::kBf16 : options.keys, row_width(options, shape)).value();
+}
+RowCodec value_codec_of(const SelectOptions& options, const LayerShape& shape) {
+  return RowCodec::create(options.values, row_width(options, shape)).value();
+}
+
+std::size_t key_bytes_of(const SelectOptions& options, const LayerShape& shape) {
+  return options.low_rank_keys ? 0 : key_codec_of(options, shape).row_bytes();
+}
+
+// The last `count` tokens, all if there are fewer: other caches may have asked for more.
+HeadRows<const float> last_tokens(HeadRows<const float> rows, int count) {
+  return rows.token_range(rows.tokens - std::min(rows.tokens, uz(count)), rows.tokens);
+}
+
+// The numbers of one KV head among those of a row.
+void decode_part(const RowCodec& codec, const std::byte* row, int first, int count, float* out) {
+  if (codec.dim() == count) return codec.decode(row, out);
+  std::array<float, kMostJointWidth> all;
+  codec.decode(row, all.data());
+  std::copy_n(all.data() + first, count, out);
 }
 
 float largest_of(HeadRows<const float> rows) {
@@ -96,13 +117,15 @@ SealedPrompt::SealedPrompt(const Layer& layer, int tokens)
       chunk_(layer.options.index.chunk),
       tokens_(tokens),
       kv_heads_(layer.shape.kv_heads),
-      key_codec_(key_codec_of(layer.options, layer.shape.head_dim)),
-      value_codec_(value_codec_of(layer.options, layer.shape.head_dim)),
-      key_bytes_(key_bytes_of(layer.options, layer.shape.head_dim)),
-      row_bytes_(SealedPrompt::row_bytes(layer.options, layer.shape.head_dim)) {}
+      head_dim_(layer.shape.head_dim),
+      groups_(layer.options.groups),
+      key_codec_(key_codec_of(layer.options, layer.shape)),
+      value_codec_(value_codec_of(layer.options, layer.shape)),
+      key_bytes_(key_bytes_of(layer.options, layer.shape)),
+      row_bytes_(SealedPrompt::row_bytes(layer.options, layer.shape)) {}
 
-std::size_t SealedPrompt::row_bytes(const SelectOptions& options, int head_dim) {
-  return key_bytes_of(options, head_dim) + value_codec_of(options, head_dim).row_bytes();
+std::size_t SealedPrompt::row_bytes(const SelectOptions& options, const LayerShape& shape) {
+  return key_bytes_of(options, shape) + value_codec_of(options, shape).row_bytes();
 }
 
 Result<SealedPrompt> SealedPrompt::build(Arena& fast, const Layer& layer, const PromptRows& prompt, int threads,
@@ -117,19 +140,44 @@ Result<SealedPrompt> SealedPrompt::build(Arena& fast, const Layer& layer, const 
   KV_TRY(sealed.choose_kept(fast, prompt, kept));
   if (options.low_rank_keys) KV_TRY(sealed.factorize_keys(fast, options, prompt));
 
-  const int heads = sealed.kv_heads_;
-  std::vector<Result<LandmarkIndex>> indexes;
-  for (int h = 0; h < heads; ++h) indexes.emplace_back(internal_error("not built"));
-  encoded->assign(uz(heads), {});
-  parallel_for(threads, heads, [&](int h, int) {
-    indexes[uz(h)] = sealed.index_head(fast, options.index, prompt.key.head(uz(h)), h);
-    (*encoded)[uz(h)] = sealed.encode_head(stored_keys, prompt.value, h);
-  });
-  for (int h = 0; h < heads; ++h) {
-    KV_TRY(Status(indexes[uz(h)].status()).within(fmt::format("KV head {}", h)));
-    sealed.index_.push_back(std::move(indexes[uz(h)]).value());
-  }
+  KV_TRY(sealed.build_indexes(fast, layer, prompt, threads));
+  const int blocks = sealed.joint() ? 1 : sealed.kv_heads_;
+  encoded->assign(uz(blocks), {});
+  parallel_for(threads, blocks, [&](int b, int) { (*encoded)[uz(b)] = sealed.encode_rows(stored_keys, prompt.value, b); });
   return sealed;
+}
+
+Status SealedPrompt::build_indexes(Arena& fast, const Layer& layer, const PromptRows& prompt, int threads) {
+  const IndexOptions& options = layer.options.index;
+  const auto keys_of = [&](int kv_head, std::vector<float>* storage) {
+    return competing_keys(prompt.key.head(uz(kv_head)), kv_head, storage);
+  };
+  if (is_projected(options.kind)) {
+    KV_CHECK(prompt.queries.data != nullptr);
+    const HeadRows<const float> queries = last_tokens(prompt.queries, options.window);
+    std::vector<Result<ProjectedIndex>> made;
+    for (int h = 0; h < layer.shape.heads; ++h) made.emplace_back(internal_error("not built"));
+    parallel_for(threads, layer.shape.heads, [&](int h, int) {
+      std::vector<float> storage;
+      made[uz(h)] = ProjectedIndex::build(fast, options, keys_of(h / layer.shape.group(), &storage), queries.head(uz(h)));
+    });
+    for (int h = 0; h < layer.shape.heads; ++h) {
+      KV_TRY(Status(made[uz(h)].status()).within(fmt::format("query head {}", h)));
+      projected_.push_back(std::move(made[uz(h)]).value());
+    }
+    return {};
+  }
+  std::vector<Result<LandmarkIndex>> made;
+  for (int h = 0; h < kv_heads_; ++h) made.emplace_back(internal_error("not built"));
+  parallel_for(threads, kv_heads_, [&](int h, int) {
+    std::vector<float> storage;
+    made[uz(h)] = LandmarkIndex::build(fast, options, keys_of(h, &storage));
+  });
+  for (int h = 0; h < kv_heads_; ++h) {
+    KV_TRY(Status(made[uz(h)].status()).within(fmt::format("KV head {}", h)));
+    index_.push_back(std::move(made[uz(h)]).value());
+  }
+  return {};
 }
 
 // The rows that each head's attention always sees, and which chunk each candidate is.
@@ -173,22 +221,21 @@ Status SealedPrompt::factorize_keys(Arena& fast, const SelectOptions& options, c
   return {};
 }
 
-Result<LandmarkIndex> SealedPrompt::index_head(Arena& fast, const IndexOptions& options, MatView<const float> keys,
-                                               int kv_head) const {
+// Keys of the rows that compete, in candidate order; `storage` holds them where they do not lie together.
+MatView<const float> SealedPrompt::competing_keys(MatView<const float> keys, int kv_head, std::vector<float>* storage) const {
   const int rows = candidates() * chunk_;
-  if (segments_.outlier_chunks == 0) {
-    return LandmarkIndex::build(fast, options, keys.row_range(uz(segments_.front), uz(segments_.front + rows)));
-  }
-  std::vector<float> competing(uz(rows) * keys.cols);
+  if (segments_.outlier_chunks == 0) return keys.row_range(uz(segments_.front), uz(segments_.front + rows));
+  storage->resize(uz(rows) * keys.cols);
   for (int i = 0; i < candidates(); ++i) {
     const int first = first_position(kv_head, i);
     for (int t = 0; t < chunk_; ++t)
-      std::copy_n(keys.row(uz(first + t)), keys.cols, competing.data() + uz(i * chunk_ + t) * keys.cols);
+      std::copy_n(keys.row(uz(first + t)), keys.cols, storage->data() + uz(i * chunk_ + t) * keys.cols);
   }
-  return LandmarkIndex::build(fast, options, {competing.data(), uz(rows), keys.cols});
+  return {storage->data(), uz(rows), keys.cols};
 }
 
-std::vector<std::byte> SealedPrompt::encode_head(HeadRows<const float> keys, HeadRows<const float> values, int kv_head) const {
+// Rows of one KV head, or joint ones: all heads' numbers of a token lie side by side.
+std::vector<std::byte> SealedPrompt::encode_rows(HeadRows<const float> keys, HeadRows<const float> values, int kv_head) const {
   std::vector<std::byte> rows(uz(tokens_) * row_bytes_);
   for (std::size_t t = 0; t < uz(tokens_); ++t) {
     std::byte* const row = rows.data() + t * row_bytes_;
@@ -224,8 +271,8 @@ std::vector<std::int32_t> SealedPrompt::kept_positions(int kv_head) const {
 }
 
 void SealedPrompt::decode_key(int kv_head, int position, const std::byte* row, float* out) const {
-  if (!low_rank()) return key_codec_.decode(row, out);
-  const auto dim = uz(key_codec_.dim());
+  if (!low_rank()) return decode_part(key_codec_, row, kv_head * head_dim_, head_dim_, out);
+  const auto dim = uz(head_dim_);
   const std::size_t width = uz(kv_heads_) * dim;
   std::fill_n(out, dim, 0.0F);
   for (std::size_t i = 0; i < uz(rank_); ++i) {
@@ -233,6 +280,10 @@ void SealedPrompt::decode_key(int kv_head, int position, const std::byte* row, f
     const std::size_t from = i * width + uz(kv_head) * dim;
     for (std::size_t c = 0; c < dim; ++c) out[c] += a * bf16_at(right_, from + c);
   }
+}
+
+void SealedPrompt::decode_value(int kv_head, const std::byte* row, float* out) const {
+  decode_part(value_codec_, row + key_bytes_, kv_head * head_dim_, head_dim_, out);
 }
 
 // ---- counts
@@ -247,14 +298,18 @@ ByteAccount SealedPrompt::predict(const Layer& layer, int prompt) {
     const int width = shape.kv_heads * shape.head_dim;
     fixed += 2 * uz(std::min({layer.options.rank, width, prompt})) * (uz(prompt) + uz(width));
   }
-  const ByteAccount index = LandmarkIndex::bytes_of(layer.options.index, shape.head_dim, landmarks);
-  return {uz(shape.kv_heads) * index.live + fixed, uz(shape.kv_heads) * index.allocated + fixed};
+  const bool projected = is_projected(layer.options.index.kind);
+  const ByteAccount index = projected ? ProjectedIndex::bytes_of(layer.options.index, shape.head_dim, landmarks)
+                                      : LandmarkIndex::bytes_of(layer.options.index, shape.head_dim, landmarks);
+  const std::size_t indexes = uz(projected ? shape.heads : shape.kv_heads);
+  return {indexes * index.live + fixed, indexes * index.allocated + fixed};
 }
 
 ByteAccount SealedPrompt::bytes() const {
   ByteAccount sum;
   const auto add = [&](const Buffer& buffer) { sum += ByteAccount{buffer.size(), buffer.size()}; };
   for (const LandmarkIndex& index : index_) sum += index.bytes();
+  for (const ProjectedIndex& index : projected_) sum += index.bytes();
   for (const Buffer& ids : chunk_ids_) add(ids);
   add(left_);
   add(right_);
@@ -265,11 +320,13 @@ void SealedPrompt::list_state(const std::string& prefix, std::vector<StateBuffer
   const auto list = [&](const std::string& name, const Buffer& buffer) {
     if (buffer.size() > 0) out->push_back({name, 1, Tier::kRam, {buffer.size(), buffer.size()}, buffer.data()});
   };
-  for (int h = 0; h < kv_heads_; ++h) {
-    const LandmarkIndex& index = index_[uz(h)];
+  for (std::size_t h = 0; h < index_.size(); ++h) {
+    const LandmarkIndex& index = index_[h];
     out->push_back({fmt::format("{} head {} index", prefix, h), 1, Tier::kRam, index.bytes(), index.buffer().data()});
-    if (!chunk_ids_.empty()) list(fmt::format("{} head {} chunk ids", prefix, h), chunk_ids_[uz(h)]);
   }
+  for (std::size_t h = 0; h < projected_.size(); ++h)
+    list(fmt::format("{} query head {} index", prefix, h), projected_[h].buffer());
+  for (std::size_t h = 0; h < chunk_ids_.size(); ++h) list(fmt::format("{} head {} chunk ids", prefix, h), chunk_ids_[h]);
   list(prefix + " low-rank left", left_);
   list(prefix + " low-rank right", right_);
 }

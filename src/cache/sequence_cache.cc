@@ -133,6 +133,7 @@ ScoreNeed SequenceCache::score_need() const {
     if (spec.base == CamBase::kSnap) need.window = spec.window;
   }
   need.column_sums = spec.keeps_sums();
+  if (impl_->offload && impl_->next_position == 0) need.queries = impl_->offload->observed_queries();
   return need;
 }
 
@@ -141,6 +142,7 @@ bool SequenceCache::wants_pre_rope_keys() const {
 }
 bool SequenceCache::is_endless() const { return impl_->spec->rerotate; }
 bool SequenceCache::selects() const { return impl_->offload && impl_->offload->selects(); }
+bool SequenceCache::wants_guessed_queries() const { return impl_->offload && impl_->offload->wants_guessed_queries(); }
 bool SequenceCache::wants_weights() const { return impl_->spec->drops_after_steps(); }
 
 Status SequenceCache::seal_prompt(int layer, const LayerRows& rows) {
@@ -157,7 +159,7 @@ Status SequenceCache::seal_prompt(int layer, const LayerRows& rows) {
     Arrival kept;
     const bool offloads = impl_->offload && impl_->next_position == 0 && rows.key.tokens > 0;
     if (offloads) {
-      KV_TRY(impl_->offload->seal(layer, {rows.key, rows.key_pre, rows.value}, impl_->options.threads, &kept));
+      KV_TRY(impl_->offload->seal(layer, {rows.key, rows.key_pre, rows.value, rows.queries}, impl_->options.threads, &kept));
       fresh.arrival = &kept;
     }
     KV_TRY(changed.seal(*impl_->arena, fresh, impl_->options.threads));
@@ -184,10 +186,10 @@ Status SequenceCache::append_row(int layer, MatView<const float> key, MatView<co
   });
 }
 
-Status SequenceCache::before_attention(int layer, MatView<const float> queries) {
+Status SequenceCache::before_attention(int layer, MatView<const float> queries, MatView<const float> guessed) {
   if (!impl_->offload) return {};
   return impl_->change(layer, [&](LayerCache& changed) {
-    return impl_->offload->select(layer, queries, impl_->options.threads, changed.views());
+    return impl_->offload->select(layer, {queries, guessed}, impl_->options.threads, changed.views());
   });
 }
 
@@ -231,10 +233,17 @@ bool SequenceCache::acted() const {
 }
 
 RowSelection SequenceCache::selection(int layer, int view) const {
-  if (!impl_->offload || !impl_->offload->has_far_rows(layer)) return {};
+  if (!impl_->offload) return {};
+  if (const PageLayer* const pages = impl_->offload->seen_pages(layer)) {
+    RowSelection all{.kept = {}, .selected = pages->selected_positions(view), .candidates = {}, .far = false};
+    all.candidates.resize(static_cast<std::size_t>(pages->rows()));
+    std::iota(all.candidates.begin(), all.candidates.end(), 0);
+    return all;
+  }
+  if (!impl_->offload->has_far_rows(layer)) return {};
   const OffloadLayer& far = impl_->offload->layer(layer);
   const int kv_head = view * impl_->layer(layer).kv_heads() / static_cast<int>(far.views().size());
-  return {far.kept_positions(kv_head), far.staged_positions(view), far.candidate_positions(kv_head)};
+  return {far.kept_positions(kv_head), far.staged_positions(view), far.candidate_positions(kv_head), true};
 }
 
 Status SequenceCache::read_far_rows(int layer, int kv_head, std::span<const std::int32_t> positions, MatView<float> keys,

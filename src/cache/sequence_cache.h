@@ -33,6 +33,8 @@ struct LayerRows {
   HeadRows<const float> value;
   // What score_need() declared; null if that was nothing, and in layers with a sliding window, where nothing is chosen.
   const LayerScores* scores = nullptr;
+  // [at least the last score_need().queries of the prompt, heads, head_dim], after RoPE; data == nullptr if that is 0.
+  HeadRows<const float> queries = {};
 };
 
 struct CacheOptions {
@@ -42,11 +44,12 @@ struct CacheOptions {
   FileSystem* files = nullptr;            // where that folder is; null: the real one
 };
 
-// What one view of a layer with far rows sees beside the generated tokens, as prompt positions, ascending: for diagnostics.
+// What one view of a layer that selects sees, as positions, ascending: for diagnostics.
 struct RowSelection {
   std::vector<std::int32_t> kept;        // always near
   std::vector<std::int32_t> selected;    // staged for the last queries
   std::vector<std::int32_t> candidates;  // what `selected` was chosen from
+  bool far = false;  // candidates are prompt rows in the slow tier, generated rows are seen beside them; else all rows compete
 };
 
 // A failed seal_prompt, append_row or after_attention leaves its layer as it was, but the layers before it may have gone
@@ -66,7 +69,8 @@ class SequenceCache {
   const CacheSpec& spec() const;
   ScoreNeed score_need() const;  // of the next prompt: most methods score only the first
   bool wants_pre_rope_keys() const;
-  bool wants_weights() const;  // must decode attention export softmax weights for after_attention?
+  bool wants_guessed_queries() const;  // must before_attention be told what the queries were guessed to be?
+  bool wants_weights() const;          // must decode attention export softmax weights for after_attention?
 
   // --- prefill: layers in any order, each once per prompt; then finish_prompt counts the tokens.
   // kBadInput: a NaN, an Inf, or a number that the format cannot hold; kExhausted: no memory.
@@ -76,8 +80,9 @@ class SequenceCache {
   // --- decode: per layer append_row, before_attention, attention over views(layer), after_attention; then finish_step.
   // key, value: [kv_heads, head_dim].
   Status append_row(int layer, MatView<const float> key, MatView<const float> value);
-  // Caches that select rows choose, fetch and stage them here; for the others it does nothing. queries: [heads, head_dim].
-  Status before_attention(int layer, MatView<const float> queries);
+  // Caches that select rows choose, fetch and stage them here; for the others it does nothing. queries: [heads, head_dim];
+  // guessed: the same as guessed from the layer before, read only if wants_guessed_queries(), and not in the first layer.
+  Status before_attention(int layer, MatView<const float> queries, MatView<const float> guessed = {});
   Status after_attention(int layer, MatView<const float> weights);  // [heads, rows]; empty unless wants_weights()
   void finish_step();
 
@@ -96,7 +101,7 @@ class SequenceCache {
   double mean_rows() const;                                           // over layers and heads
   bool acted() const;  // has anything been dropped or written in fewer bits than f16?
 
-  // Empty where the layer keeps everything near.
+  // Empty where the layer shows all rows to every query.
   RowSelection selection(int layer, int view) const;
   // Far rows of selectable positions (ascending) as attention would get them; keys, values: [positions, head_dim].
   Status read_far_rows(int layer, int kv_head, std::span<const std::int32_t> positions, MatView<float> keys,

@@ -13,16 +13,20 @@
 namespace kvartet {
 namespace {
 
-constexpr std::array<std::string_view, 18> kKeys = {"budget", "chunk",    "index",     "meta",  "keys",  "rank",
-                                                    "values", "rope",     "aggregate", "share", "sinks", "outliers",
-                                                    "local",  "segments", "min",       "dense", "tier",  "cache"};
+constexpr std::array<std::string_view, 24> kKeys = {
+    "budget", "chunk",     "index", "meta",    "partial", "skew",     "factors", "window",   "keys", "rank",  "values", "rope",
+    "groups", "aggregate", "share", "queries", "sinks",   "outliers", "local",   "segments", "min",  "dense", "tier",   "cache"};
 constexpr std::array<std::string_view, 4> kAggregates = {"maxsoftmax", "meanquery", "maxlogit", "sumsoftmax"};
 constexpr std::array<std::string_view, 2> kShares = {"group", "head"};
+constexpr std::array<std::string_view, 2> kQuerySources = {"own", "guessed"};
+constexpr std::array<std::string_view, 2> kSkews = {"prompt", "none"};
+constexpr std::array<std::string_view, 2> kGroups = {"head", "joint"};
 constexpr std::array<std::string_view, 2> kRopes = {"pre", "post"};
 constexpr std::array<std::string_view, 2> kOutliers = {"first", "cosine"};
 constexpr std::array<std::string_view, 2> kSegments = {"chunks", "infix"};
 constexpr std::array<std::string_view, 3> kTiers = {"ram", "mmap", "disk"};
 constexpr int kLargestChunk = 256;
+constexpr int kMostFactors = 1024;
 constexpr std::string_view kLowRank = "svd";
 
 std::string print_amount(const Amount& amount) {
@@ -79,7 +83,7 @@ Status check_whole_chunks(std::string_view key, const Amount& amount, int chunk)
 
 std::vector<std::string_view> index_words() {
   std::vector<std::string_view> words(row_format_names().begin(), row_format_names().end());
-  words.insert(words.end(), {"residual", "bounds", "digest"});
+  words.insert(words.end(), {"residual", "bounds", "digest", "partial", "factors"});
   return words;
 }
 
@@ -90,6 +94,8 @@ std::size_t index_word(const IndexOptions& index) {
     case IndexKind::kResidual: return formats;
     case IndexKind::kBounds: return formats + 1;
     case IndexKind::kDigest: return formats + 2;
+    case IndexKind::kPartial: return formats + 3;
+    case IndexKind::kFactors: return formats + 4;
   }
   return 0;
 }
@@ -101,9 +107,29 @@ void set_index(std::size_t word, IndexOptions* index) {
     index->format = row_format_at(word);
     return;
   }
-  constexpr std::array<IndexKind, 3> kKinds = {IndexKind::kResidual, IndexKind::kBounds, IndexKind::kDigest};
+  constexpr std::array<IndexKind, 5> kKinds = {IndexKind::kResidual, IndexKind::kBounds, IndexKind::kDigest, IndexKind::kPartial,
+                                               IndexKind::kFactors};
   index->kind = kKinds[word - formats];
   index->format = index->kind == IndexKind::kResidual ? RowFormat::kHiggs1 : RowFormat::kBf16;
+}
+
+// Keys that belong to one kind of index are refused with another.
+Status check_index_keys(const SpecStage& stage, IndexKind kind, std::string_view word) {
+  struct Owned {
+    std::string_view key;
+    std::string_view index;
+    bool fits;
+  };
+  const std::array<Owned, 5> owned = {{{"meta", "residual", kind == IndexKind::kResidual},
+                                       {"partial", "partial", kind == IndexKind::kPartial},
+                                       {"skew", "partial", kind == IndexKind::kPartial},
+                                       {"factors", "factors", kind == IndexKind::kFactors},
+                                       {"window", "partial or index=factors", is_projected(kind)}}};
+  for (const Owned& o : owned) {
+    if (o.fits || stage.find(o.key) == nullptr) continue;
+    return usage_error(fmt::format("{}= belongs to index={}, and this index is '{}'; leave it out", o.key, o.index, word));
+  }
+  return {};
 }
 
 Status read_index(const SpecStage& stage, SelectOptions* options) {
@@ -113,10 +139,13 @@ Status read_index(const SpecStage& stage, SelectOptions* options) {
   KV_ASSIGN(const std::size_t word, word_index(stage, "index", words, otherwise));
   if (word != otherwise) set_index(word, &options->index);
   KV_ASSIGN(options->index.meta, single_whole(stage, "meta", options->index.meta, 1, kLargestChunk));
-  if (stage.find("meta") != nullptr && options->index.kind != IndexKind::kResidual) {
-    return usage_error(fmt::format("meta= belongs to index=residual, and this index is '{}'; leave it out", words[word]));
-  }
-  return {};
+  KV_ASSIGN(options->index.partial, single_share(stage, "partial", options->index.partial));
+  if (options->index.partial == 0) return usage_error("partial=0 keeps no channel; write a share above 0 and up to 1");
+  KV_ASSIGN(const std::size_t skew, word_index(stage, "skew", kSkews, static_cast<std::size_t>(options->index.skew)));
+  options->index.skew = static_cast<Skew>(skew);
+  KV_ASSIGN(options->index.factors, single_whole(stage, "factors", options->index.factors, 1, kMostFactors));
+  KV_ASSIGN(options->index.window, single_whole(stage, "window", options->index.window, 1, kMostRows));
+  return check_index_keys(stage, options->index.kind, words[word]);
 }
 
 Status read_stores(const SpecStage& stage, SelectOptions* options) {
@@ -131,6 +160,8 @@ Status read_stores(const SpecStage& stage, SelectOptions* options) {
   KV_ASSIGN(const std::size_t rope,
             word_index(stage, "rope", kRopes, options->low_rank_keys ? 0 : static_cast<std::size_t>(options->rope)));
   options->rope = static_cast<KeyRope>(rope);
+  KV_ASSIGN(const std::size_t groups, word_index(stage, "groups", kGroups, static_cast<std::size_t>(options->groups)));
+  options->groups = static_cast<RowGroup>(groups);
   if (options->low_rank_keys && options->rope == KeyRope::kPost) {
     return usage_error("keys=svd factorizes keys before rotation, where they are close to low rank; write rope=pre");
   }
@@ -147,6 +178,8 @@ Status read_selection(const SpecStage& stage, SelectOptions* options) {
   options->aggregate = static_cast<Aggregate>(aggregate);
   KV_ASSIGN(const std::size_t share, word_index(stage, "share", kShares, static_cast<std::size_t>(options->share)));
   options->share = static_cast<Share>(share);
+  KV_ASSIGN(const std::size_t queries, word_index(stage, "queries", kQuerySources, static_cast<std::size_t>(options->queries)));
+  options->queries = static_cast<QuerySource>(queries);
   return {};
 }
 
@@ -166,6 +199,10 @@ Status read_segments(const SpecStage& stage, SelectOptions* options) {
   options->segments = static_cast<Segmentation>(segments);
   KV_ASSIGN(options->least_prompt, single_whole(stage, "min", options->least_prompt, 0, kMostRows));
   KV_ASSIGN(options->dense_layers, single_whole(stage, "dense", options->dense_layers, 0, kMostRows));
+  if (options->queries == QuerySource::kGuessed && options->dense_layers == 0) {
+    return usage_error(
+        "dense=0 with queries=guessed: nothing runs before the first layer that could suggest its queries; write dense=1");
+  }
   KV_ASSIGN(const std::size_t tier, word_index(stage, "tier", kTiers, static_cast<std::size_t>(options->tier)));
   options->tier = static_cast<Tier>(tier);
   KV_TRY(read_cache_share(stage, &options->cache_share));
@@ -179,15 +216,22 @@ std::string print_options(const SelectOptions& options) {
   std::string text = fmt::format("budget={},chunk={},index={}", print_amount(options.budget), options.index.chunk,
                                  index_words()[index_word(options.index)]);
   if (options.index.kind == IndexKind::kResidual) text += fmt::format(",meta={}", options.index.meta);
+  if (options.index.kind == IndexKind::kPartial) {
+    text += fmt::format(",partial={},skew={}", options.index.partial, kSkews[static_cast<std::size_t>(options.index.skew)]);
+  }
+  if (options.index.kind == IndexKind::kFactors) text += fmt::format(",factors={}", options.index.factors);
+  if (is_projected(options.index.kind)) text += fmt::format(",window={}", options.index.window);
   text += fmt::format(",keys={}", options.low_rank_keys ? kLowRank : row_format_name(options.keys));
   if (options.low_rank_keys) text += fmt::format(",rank={}", options.rank);
-  text += fmt::format(
-      ",values={},rope={},aggregate={},share={},sinks={},outliers={},local={},segments={},min={},dense={},tier={},cache={}",
-      row_format_name(options.values), kRopes[static_cast<std::size_t>(options.rope)],
-      kAggregates[static_cast<std::size_t>(options.aggregate)], kShares[static_cast<std::size_t>(options.share)],
-      print_amount(options.sinks), kOutliers[static_cast<std::size_t>(options.outliers)], print_amount(options.local),
-      kSegments[static_cast<std::size_t>(options.segments)], options.least_prompt, options.dense_layers,
-      kTiers[static_cast<std::size_t>(options.tier)], options.cache_share);
+  text += fmt::format(",values={},rope={}", row_format_name(options.values), kRopes[static_cast<std::size_t>(options.rope)]);
+  if (options.groups == RowGroup::kJoint) text += ",groups=joint";
+  text += fmt::format(",aggregate={},share={}", kAggregates[static_cast<std::size_t>(options.aggregate)],
+                      kShares[static_cast<std::size_t>(options.share)]);
+  if (options.queries == QuerySource::kGuessed) text += ",queries=guessed";
+  text += fmt::format(",sinks={},outliers={},local={},segments={},min={},dense={},tier={},cache={}", print_amount(options.sinks),
+                      kOutliers[static_cast<std::size_t>(options.outliers)], print_amount(options.local),
+                      kSegments[static_cast<std::size_t>(options.segments)], options.least_prompt, options.dense_layers,
+                      kTiers[static_cast<std::size_t>(options.tier)], options.cache_share);
   return text;
 }
 

@@ -11,6 +11,7 @@
 #include "core/counted.h"
 #include "core/file_system.h"
 #include "report/claims.h"
+#include "report/diagnosis.h"
 #include "report/page.h"
 #include "report/rows.h"
 #include "report/text_table.h"
@@ -23,6 +24,7 @@ namespace {
 struct ReportFlags {
   std::vector<std::string> directories;
   std::vector<std::string> beside;
+  std::vector<std::string> diagnoses;
   std::string page;
   std::string model;
   bool json = false;
@@ -36,6 +38,16 @@ Result<MergedResults> load_folders(FileSystem& files, const std::vector<std::str
     parts.push_back({directory, std::move(results)});
   }
   return merge_results(std::move(parts));
+}
+
+Result<std::vector<SelectionDiagnosis>> load_diagnoses(FileSystem& files, const std::vector<std::string>& paths) {
+  std::vector<SelectionDiagnosis> diagnoses;
+  for (const std::string& path : paths) {
+    KV_ASSIGN(const std::string text, files.read_file(path));
+    KV_ASSIGN(SelectionDiagnosis diagnosis, parse_diagnosis(text, std::filesystem::path(path).filename().string()));
+    diagnoses.push_back(std::move(diagnosis));
+  }
+  return diagnoses;
 }
 
 // The page must not take the place of what it was made from, nor of a folder.
@@ -54,6 +66,11 @@ Status check_page_path(const ReportFlags& flags) {
       return usage_error(fmt::format("-o {} would overwrite the results themselves; name another file.", flags.page));
     }
   }
+  for (const std::string& diagnosis : flags.diagnoses) {
+    if (fs::equivalent(flags.page, diagnosis, ignored)) {
+      return usage_error(fmt::format("-o {} would overwrite the diagnosis itself; name another file", flags.page));
+    }
+  }
   return {};
 }
 
@@ -63,6 +80,7 @@ Status write_page(FileSystem& files, const ReportFlags& flags, const MergedResul
   request.claims = std::move(claims);
   request.decisions = std::move(decisions);
   request.folders = flags.directories;
+  KV_ASSIGN(request.diagnoses, load_diagnoses(files, flags.diagnoses));
   if (merged.repeated > 0) {
     request.notes.push_back(fmt::format("In more than one of the folders: {}; the first that did not fail was taken.",
                                         counted(merged.repeated, "answer")));
@@ -76,6 +94,9 @@ Status write_page(FileSystem& files, const ReportFlags& flags, const MergedResul
 Status report(const ReportFlags& flags) {
   FileSystem& files = FileSystem::real();
   if (!flags.page.empty()) KV_TRY(check_page_path(flags));
+  if (flags.page.empty() && !flags.diagnoses.empty()) {
+    return usage_error("--diagnosis belongs to the page; name its file with -o");
+  }
   KV_ASSIGN(const MergedResults merged, load_folders(files, flags.directories));
   if (merged.results.outcomes.empty()) {
     return bad_input(fmt::format("{} holds no finished sample yet; go on with the 'kvartet bench' command that made it.",
@@ -119,6 +140,8 @@ void add_report(CLI::App& app, Action* action) {
   command->add_option("-m,--model", flags->model,
                       "the model of the results, from whose metadata the planner's choices are made for the page and the JSON "
                       "(default: the one that the results name, where it is still there)");
+  command->add_option("--diagnosis", flags->diagnoses,
+                      "with -o: a file of 'kvartet fidelity --diagnose --json', shown as maps by layer and head; repeatable");
   command->add_flag("--json", flags->json, "one JSON document on standard output");
   command->callback([flags, action] { *action = [flags] { return report(*flags); }; });
 }

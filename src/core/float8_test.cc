@@ -4,7 +4,10 @@
 
 #include <cmath>
 #include <limits>
+#include <utility>
 #include <vector>
+
+#include "core/rng.h"
 
 namespace kvartet {
 namespace {
@@ -63,6 +66,44 @@ TEST(Float8, VectorsOfTheSpec) {
            {0.1F, 0.1015625F}, {1.0625F, 1.0F}, {3.3F, 3.25F}, {300, 288}, {460, 448}, {0.001F, 0.001953125F}, {0.0009F, 0}}) {
     EXPECT_EQ(float_from_e4m3(e4m3_from_float(c.x)), c.expected) << c.x;
     EXPECT_EQ(float_from_e4m3(e4m3_from_float(-c.x)), -c.expected) << c.x;
+  }
+}
+
+// offloading.md 2.1: T-FP8.
+TEST(Float8, TFp8CheckValues) {
+  struct Case {
+    float x, expected;
+  };
+  for (const Case& c : std::vector<Case>{{17, 16},
+                                         {19, 20},
+                                         {0x1p-10F, 0},
+                                         {0x3p-10F, 0x1p-8F},
+                                         {449, 448},
+                                         {-1000, -448},
+                                         {448, 448},
+                                         {0x1p-6F, 0x1p-6F},
+                                         {0x1p-9F, 0x1p-9F}}) {
+    EXPECT_EQ(float_from_e4m3(e4m3_from_float(c.x)), c.expected) << c.x;
+  }
+  int finite = 0;
+  for (int code = 0; code < 256; ++code) {
+    const float x = float_from_e4m3(static_cast<std::uint8_t>(code));
+    if (std::isnan(x)) continue;
+    ++finite;
+    EXPECT_EQ(e4m3_from_float(x), code) << x;
+  }
+  EXPECT_EQ(finite, 254);
+  for (const auto& [deviation, expected] : {std::pair{1.0, 7.1e-4}, {0.01, 3.2e-3}}) {
+    Rng rng(3);
+    double error = 0;
+    double norm = 0;
+    for (int i = 0; i < 400000; ++i) {
+      const auto x = static_cast<float>(deviation * rng.normal());
+      const double lost = static_cast<double>(float_from_e4m3(e4m3_from_float(x))) - x;
+      error += lost * lost;
+      norm += static_cast<double>(x) * x;
+    }
+    EXPECT_NEAR(error / norm, expected, 0.03 * expected) << deviation;
   }
 }
 

@@ -13,9 +13,12 @@ namespace kvartet {
 struct ScoreNeed {
   int window = 0;            // softmax rows of the last `window` queries; 0: none. On a sealed cache at most 1
   bool column_sums = false;  // per query head and key: the weight it received from all queries
+  int queries = 0;           // the last queries themselves, after RoPE; only of a first prompt
+  // Is there anything to compute? Queries are there anyway.
   bool any() const { return window > 0 || column_sums; }
   void merge(const ScoreNeed& o) {
     if (o.window > window) window = o.window;
+    if (o.queries > queries) queries = o.queries;
     column_sums = column_sums || o.column_sums;
   }
 };

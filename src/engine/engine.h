@@ -15,6 +15,7 @@
 #include "core/matrix.h"
 #include "core/model_shape.h"
 #include "core/status.h"
+#include "model/layer_observer.h"
 #include "model/transformer.h"
 #include "model/vocabulary.h"
 
@@ -135,7 +136,6 @@ class Engine {
   Status decode(std::span<Sequence* const> sequences, std::span<const Token> tokens);
 
   // The same for one sequence, with a look at every layer before its attention: the observer's failure ends the step.
-  using LayerObserver = std::function<Status(int layer, MatView<const float> q, MatView<const float> k, MatView<const float> v)>;
   Status decode_observed(Sequence& sequence, Token token, const LayerObserver& observer);
 
   // Decodes all sequences as one batch, each until its own end. on_text gets pieces of valid UTF-8 as they are certain.

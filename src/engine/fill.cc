@@ -48,7 +48,7 @@ Result<Sequence> Engine::fill(const CacheSpec& spec, int tokens, std::uint64_t s
     return usage_error(
         fmt::format("'{}' chooses rows by attention scores, which a direct fill does not have; fill by prefill", spec.canonical));
   }
-  std::vector<float> keys, values;
+  std::vector<float> keys, values, queries;
   for (int layer = 0; layer < shape().layer_count(); ++layer) {
     const LayerShape& s = shape().layers[static_cast<std::size_t>(layer)];
     const auto row_floats = static_cast<std::size_t>(s.kv_heads) * static_cast<std::size_t>(s.head_dim);
@@ -61,10 +61,18 @@ Result<Sequence> Engine::fill(const CacheSpec& spec, int tokens, std::uint64_t s
       return HeadRows<const float>{data.data(), static_cast<std::size_t>(tokens), static_cast<std::size_t>(s.kv_heads),
                                    static_cast<std::size_t>(s.head_dim), row_floats};
     };
+    const auto observed = static_cast<std::size_t>(std::min(sequence.cache.score_need().queries, tokens));
+    const std::size_t query_floats = row_floats * static_cast<std::size_t>(s.group());
+    queries.resize(observed * query_floats);
+    pool.draw(&queries);
     LayerRows exact;
     exact.key = rows(keys);
     exact.value = rows(values);
     if (sequence.cache.wants_pre_rope_keys()) exact.key_pre = exact.key;  // as random as after RoPE
+    if (observed > 0) {
+      exact.queries = {queries.data(), observed, static_cast<std::size_t>(s.heads), static_cast<std::size_t>(s.head_dim),
+                       query_floats};
+    }
     KV_TRY(sequence.cache.seal_prompt(layer, exact));
   }
   sequence.cache.finish_prompt(tokens);

@@ -37,9 +37,9 @@ double largest_difference(const std::vector<float>& a, const std::vector<float>&
 
 TEST(OffloadEngine, TPrefillTheFirstTokenIsThatOfFull) {
   const auto engine = open_tiny({});
-  auto sequences = engine->prefill(
-      random_tokens(kPrompt, 1),
-      specs_of({"full", "yakv", "yakv-engine:min=0", "shadowkv:rank=16,sinks=32", "quest:dense=0", "oracle", "arkvale"}));
+  auto sequences =
+      engine->prefill(random_tokens(kPrompt, 1), specs_of({"full", "yakv", "yakv-engine:min=0", "shadowkv:rank=16,sinks=32",
+                                                           "quest:dense=0", "oracle", "arkvale", "infinigen:dense=1", "lrqk"}));
   ASSERT_TRUE(sequences.ok()) << sequences.status().message();
   for (const Sequence& sequence : *sequences) EXPECT_EQ(sequence.logits, (*sequences)[0].logits);
   for (std::size_t i = 1; i < sequences->size(); ++i) EXPECT_TRUE((*sequences)[i].cache.acted()) << i;
@@ -67,7 +67,7 @@ TEST(OffloadEngine, RotationAfterFetchingIsTheModelsOwn) {
 TEST(OffloadEngine, LikelihoodsAndExtensionsGoStepByStep) {
   const auto engine = open_tiny({});
   const std::vector<Token> gold = random_tokens(9, 4);
-  for (const std::string spec : {"yakv", "quest:dense=0", "shadowkv:rank=16,sinks=32"}) {
+  for (const std::string spec : {"yakv", "quest:dense=0", "shadowkv:rank=16,sinks=32", "infinigen:dense=1", "lrqk"}) {
     auto sequences = engine->prefill(random_tokens(kPrompt, 1), specs_of({spec}));
     ASSERT_TRUE(sequences.ok()) << sequences.status().message();
     Sequence& sequence = (*sequences)[0];
@@ -99,19 +99,47 @@ TEST(OffloadEngine, AnyNumberOfThreadsGivesTheSameBits) {
   EXPECT_EQ(logits[0], logits[1]);
 }
 
+// T-FULL on a whole model whose heads share by three, and the order that offloading.md 11 expects of the two presets where the
+// prompt asks for look-ups: an earlier passage comes again, so that each step wants the rows that followed it.
+TEST(OffloadEngine, TModelLevel) {
+  const auto engine = open_tiny({.layers = 3});
+  std::vector<Token> prompt = random_tokens(330, 21);
+  const std::vector<Token> passage(prompt.begin() + 40, prompt.begin() + 100);
+  prompt.insert(prompt.end(), passage.begin(), passage.begin() + 20);
+  // r = C / 8, C = 64; equal rows: 24 selected and 64 kept.
+  auto sequences = engine->prefill(
+      prompt, specs_of({"full", "yakv:budget=0.999", "yakv:budget=24,local=64", "shadowkv:rank=8,budget=24,sinks=32,local=32"}));
+  ASSERT_TRUE(sequences.ok()) << sequences.status().message();
+  std::vector<Sequence*> all;
+  for (Sequence& sequence : *sequences) all.push_back(&sequence);
+  double divergence[4] = {};
+  for (std::size_t i = 20; i < passage.size(); ++i) {
+    ASSERT_TRUE(engine->decode(all, std::vector<Token>(all.size(), passage[i])).ok());
+    EXPECT_EQ(all[1]->logits, all[0]->logits);
+    for (std::size_t c = 2; c < all.size(); ++c) {
+      for (int token = 0; token < engine->shape().vocab; ++token) {
+        const double dense = log_probability(all[0]->logits, token);
+        divergence[c] += std::exp(dense) * (dense - log_probability(all[c]->logits, token));
+      }
+    }
+  }
+  EXPECT_GT(divergence[2], 0);
+  EXPECT_LT(divergence[2], divergence[3]);
+}
+
 TEST(OffloadEngine, ObserverSeesEveryLayerOnce) {
   const auto engine = open_tiny({});
   auto sequences = engine->prefill(random_tokens(kPrompt, 1), specs_of({"full"}));
   ASSERT_TRUE(sequences.ok());
   std::vector<int> layers;
-  const Status status = engine->decode_observed(
-      (*sequences)[0], 5, [&](int layer, MatView<const float> q, MatView<const float> k, MatView<const float> v) -> Status {
-        layers.push_back(layer);
-        EXPECT_EQ(q.rows, 6U);
-        EXPECT_EQ(k.rows, 2U);
-        EXPECT_EQ(v.cols, 32U);
-        return {};
-      });
+  const Status status = engine->decode_observed((*sequences)[0], 5, [&](const LayerQuestion& question) -> Status {
+    layers.push_back(question.layer);
+    EXPECT_EQ(question.q.rows, 6U);
+    EXPECT_EQ(question.k.rows, 2U);
+    EXPECT_EQ(question.v.cols, 32U);
+    EXPECT_EQ(question.guessed_q.rows, question.layer == 0 ? 0U : 6U);
+    return {};
+  });
   ASSERT_TRUE(status.ok()) << status.message();
   EXPECT_EQ(layers, (std::vector<int>{0, 1}));
 }

@@ -19,11 +19,11 @@ std::vector<SequenceCache*> caches_of(std::span<Sequence> sequences) {
   return caches;
 }
 
-// The last queries that some cache chooses its rows by.
+// The last queries that some cache chooses its rows or makes its index by.
 int widest_window(std::span<SequenceCache* const> caches) {
-  int window = 0;
-  for (const SequenceCache* cache : caches) window = std::max(window, cache->score_need().window);
-  return window;
+  ScoreNeed need;
+  for (const SequenceCache* cache : caches) need.merge(cache->score_need());
+  return std::max(need.window, need.queries);
 }
 
 // A prefill on its way to disk. The first failure ends the keeping, never the prefill.
@@ -172,8 +172,9 @@ Result<bool> Engine::Impl::read_prefill(PrefillFileReader& file, std::span<const
                                         const Progress& progress) const {
   const std::vector<SequenceCache*> caches = caches_of(sequences);
   LayerSealing sealing(caches, options.threads);
+  const ScoreNeed need = sealing.need();
   const PrefillFileReader::Wanted wanted = {
-      .key_pre = sealing.wants_pre_rope_keys(), .queries = sealing.need().window > 0, .column_sums = sealing.need().column_sums};
+      .key_pre = sealing.wants_pre_rope_keys(), .queries = need.window > 0 || need.queries > 0, .column_sums = need.column_sums};
   for (int layer = 0; layer < shape().layer_count(); ++layer) {
     if (is_cancelled()) return cancelled("interrupted");
     const Result<ExactLayer> exact = file.read_layer(layer, wanted);

@@ -22,6 +22,9 @@ struct DecodeStep::Impl {
   DecodeAttention attention;
   Breakdown breakdown;
   std::vector<float> x_data, q_data, k_data, v_data, attended_data, logits_data;
+  // For caches that choose rows before their layer's queries are known: the queries that the layer before's input would give.
+  bool guesses = false;
+  std::vector<float> entered_data, guessed_q_data, guessed_k_data, guessed_v_data;
   std::vector<std::vector<float>> weights_data;  // per item, only for caches that ask for softmax weights
   std::vector<std::int32_t> tokens, positions;
   std::vector<AttentionTask> tasks;
@@ -29,6 +32,7 @@ struct DecodeStep::Impl {
 
   Impl(Transformer& t, int n) : transformer(t), threads(n), attention(n) {}
 
+  Status guess_queries(int layer, MatView<const float> x);
   Status run_layer(int layer, std::span<const DecodeItem> items, MatView<float> x);
   void append_rows(int layer, std::span<const DecodeItem> items, MatView<float> k, MatView<float> v);
   Status before_attention(int layer, const DecodeItem& item, std::size_t index, const LayerInputs& in);
@@ -72,10 +76,30 @@ void DecodeStep::Impl::append_rows(int layer, std::span<const DecodeItem> items,
 Status DecodeStep::Impl::before_attention(int layer, const DecodeItem& item, std::size_t index, const LayerInputs& in) {
   const LayerShape& s = transformer.shape().layers[uz(layer)];
   const MatView<const float> q(in.q.row(index), uz(s.heads), uz(s.head_dim));
-  KV_TRY(item.cache->before_attention(layer, q));
+  MatView<const float> guessed;
+  if (guesses && layer > 0) guessed = {guessed_q_data.data() + index * in.q.cols, uz(s.heads), uz(s.head_dim)};
+  KV_TRY(item.cache->before_attention(layer, q, guessed));
   if (item.observer == nullptr) return {};
   const MatView<const float> key(in.k.row(index), uz(s.kv_heads), uz(s.head_dim));
-  return (*item.observer)(layer, q, key, {in.v.row(index), uz(s.kv_heads), uz(s.head_dim)});
+  const MatView<const float> value(in.v.row(index), uz(s.kv_heads), uz(s.head_dim));
+  return (*item.observer)({.layer = layer, .q = q, .k = key, .v = value, .guessed_q = guessed});
+}
+
+// InfiniGen's guess (offloading.md 6): hidden states change little from layer to layer, so this layer's norm and query weights
+// on what entered the layer before give nearly this layer's queries. Keys and values of that product are not used.
+Status DecodeStep::Impl::guess_queries(int layer, MatView<const float> x) {
+  const LayerShape& s = transformer.shape().layers[uz(layer)];
+  if (layer > 0) {
+    LayerInputs guessed;
+    guessed.q = resized(&guessed_q_data, x.rows, uz(s.heads * s.head_dim));
+    guessed.k = resized(&guessed_k_data, x.rows, uz(s.kv_heads * s.head_dim));
+    guessed.v = resized(&guessed_v_data, x.rows, uz(s.kv_heads * s.head_dim));
+    const MatView<const float> entered(entered_data.data(), x.rows, x.cols);
+    KV_TRY(transformer.pre_attention(layer, Linear::kStored, entered, positions, guessed));
+  }
+  const MatView<float> entering = resized(&entered_data, x.rows, x.cols);
+  for (std::size_t i = 0; i < x.rows; ++i) std::copy_n(x.row(i), x.cols, entering.row(i));
+  return {};
 }
 
 void DecodeStep::Impl::make_tasks(int layer, std::span<const DecodeItem> items, MatView<float> q, MatView<float> attended) {
@@ -117,6 +141,7 @@ Status DecodeStep::Impl::run_layer(int layer, std::span<const DecodeItem> items,
   const MatView<float> attended = resized(&attended_data, n, wide);
 
   const double t0 = clock.seconds();
+  if (guesses) KV_TRY(guess_queries(layer, x));
   KV_TRY(transformer.pre_attention(layer, Linear::kStored, x, positions, in));
   const double t1 = clock.seconds();
   append_rows(layer, items, in.k, in.v);
@@ -157,6 +182,8 @@ Status DecodeStep::run(std::span<const DecodeItem> items) {
     m.tokens.push_back(item.token);
     m.positions.push_back(item.cache->next_position());
   }
+  m.guesses = std::any_of(items.begin(), items.end(),
+                          [](const DecodeItem& item) { return item.observer != nullptr || item.cache->wants_guessed_queries(); });
   const ModelShape& shape = m.transformer.shape();
   const MatView<float> x = resized(&m.x_data, items.size(), uz(shape.hidden));
   KV_TRY(m.transformer.embed(m.tokens, x));

@@ -23,6 +23,7 @@ Status LayerSealing::seal(int layer, const LayerShape& shape, const ExactLayer& 
   const double begin = Clock::real().seconds();
   LayerRows rows{.key = exact.key, .key_pre = exact.key_pre, .value = exact.value};
   if (!wants_pre_) rows.key_pre = {};
+  if (need_.queries > 0) rows.queries = exact.last_queries;
   LayerScores scores;
   if (shape.window == 0 && need_.window > 0) {
     const int observed = std::min(need_.window, static_cast<int>(exact.key.tokens));

@@ -13,6 +13,7 @@
 #include "core/clock.h"
 #include "core/status.h"
 #include "model/exact_layer.h"
+#include "model/layer_observer.h"
 #include "model/shared_prefix.h"
 #include "model/transformer.h"
 
@@ -59,9 +60,6 @@ class Prefill {
   explicit Prefill(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
-
-// What a layer's attention is about to be asked: q [heads, head_dim] and the new row k, v [kv_heads, head_dim].
-using LayerObserver = std::function<Status(int layer, MatView<const float> q, MatView<const float> k, MatView<const float> v)>;
 
 struct DecodeItem {
   std::int32_t token = 0;

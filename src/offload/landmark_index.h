@@ -5,6 +5,7 @@
 //   residual  means of `meta` landmarks in 4 bits, and what is left of each landmark in 1 bit ("1.5 bits")
 //   bounds    per chunk and channel the least and the largest key: an upper bound of the chunk's best logit (Quest)
 //   digest    the same form with center and mean radius instead (ArkVale); not a bound
+//   partial, factors   one index per query head instead: offload/projected_index.h
 #pragma once
 
 #include <cstddef>
@@ -20,13 +21,21 @@
 
 namespace kvartet {
 
-enum class IndexKind : std::uint8_t { kMean, kResidual, kBounds, kDigest };
+enum class IndexKind : std::uint8_t { kMean, kResidual, kBounds, kDigest, kPartial, kFactors };
+enum class Skew : std::uint8_t {
+  kPrompt,
+  kNone
+};  // the directions in which channels are counted: the queries' own, or as they are
 
 struct IndexOptions {
   IndexKind kind = IndexKind::kMean;
   RowFormat format = RowFormat::kHiggs2;  // of landmarks; residual has its own two
   int chunk = 1;
-  int meta = 8;  // residual: landmarks per meta-landmark
+  int meta = 8;               // residual: landmarks per meta-landmark
+  double partial = 0.2;       // partial: share of the channels with the largest queries, and as many by keys
+  Skew skew = Skew::kPrompt;  // partial
+  int factors = 32;           // factors: of a key
+  int window = 128;           // partial, factors: last queries of the prompt that the index is made from
   bool operator==(const IndexOptions&) const = default;
 };
 

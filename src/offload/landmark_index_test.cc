@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 
 #include "core/rng.h"
 #include "offload/select_top.h"
@@ -77,24 +78,33 @@ double recall(const std::vector<float>& keys, const IndexOptions& options, int q
 }
 
 TEST(Landmarks, TGaussRecall) {
+  const auto expect_recall = [](const std::vector<float>& keys, const IndexOptions& options, double expected, double tolerance,
+                                const std::string& name) {
+    const double found = recall(keys, options, 20);
+    testing::Test::RecordProperty(name, std::to_string(found));  // docs/methods/select.md has these figures
+    EXPECT_NEAR(found, expected, tolerance) << name;
+  };
   const std::vector<float> iid = keys_with_correlation(32768, 8, 0, 1);
-  EXPECT_NEAR(recall(iid, {.format = RowFormat::kHiggs2}, 20), 0.72, 0.03);
-  EXPECT_NEAR(recall(iid, {.format = RowFormat::kHiggs4}, 20), 0.92, 0.02);
-  EXPECT_NEAR(recall(iid, {.format = RowFormat::kHiggs1}, 20), 0.49, 0.03);
-  EXPECT_NEAR(recall(iid, {.format = RowFormat::kBf16, .chunk = 8}, 20), 0.13, 0.03);
+  expect_recall(iid, {.format = RowFormat::kHiggs2}, 0.72, 0.03, "2-bit");
+  expect_recall(iid, {.format = RowFormat::kHiggs4}, 0.92, 0.02, "4-bit");
+  expect_recall(iid, {.format = RowFormat::kHiggs1}, 0.49, 0.03, "1-bit");
+  expect_recall(iid, {.format = RowFormat::kBf16, .chunk = 8}, 0.13, 0.03, "chunk_8");
   const std::vector<float> alike = keys_with_correlation(32768, 8, 0.9, 2);
-  EXPECT_NEAR(recall(alike, {.format = RowFormat::kBf16, .chunk = 8}, 20), 0.73, 0.03);
-  EXPECT_NEAR(recall(alike, {.kind = IndexKind::kResidual}, 20), 0.84, 0.03);
-  EXPECT_NEAR(recall(alike, {.format = RowFormat::kHiggs2}, 20), 0.72, 0.03);
+  expect_recall(alike, {.format = RowFormat::kBf16, .chunk = 8}, 0.73, 0.03, "alike_chunk_8");
+  expect_recall(alike, {.kind = IndexKind::kResidual}, 0.84, 0.03, "alike_residual");
+  expect_recall(alike, {.format = RowFormat::kHiggs2}, 0.72, 0.03, "alike_2-bit");
 }
 
-// Rows of 5.5 that T-GAUSS-RECALL leaves out, at three correlations.
+// The rows of 5.5, at three correlations; direct 1.5 bits need a grid of 4,096 points.
 TEST(Landmarks, Section55Table) {
   struct Row {
     IndexOptions options;
     double recall[3];  // rho 0, 0.5, 0.8
   };
   const Row rows[] = {
+      {{.format = RowFormat::kBf16, .chunk = 8}, {.127, .400, .622}},
+      {{.format = RowFormat::kHiggs2}, {.72, .72, .72}},
+      {{.format = RowFormat::kHiggs1}, {.487, .489, .485}},
       {{.format = RowFormat::kFp8, .chunk = 4}, {.202, .446, .647}},
       {{.format = RowFormat::kHiggs4, .chunk = 2}, {.354, .543, .706}},
       {{.kind = IndexKind::kResidual, .meta = 8}, {.522, .659, .781}},
@@ -112,9 +122,14 @@ TEST(Landmarks, Section55Table) {
       const int together = row.options.kind == IndexKind::kResidual ? row.options.meta : std::max(row.options.chunk, 1);
       const std::vector<float> keys =
           keys_with_correlation(8192, std::max(together, 2), rhos[i], 10 + static_cast<std::uint64_t>(i));
-      EXPECT_NEAR(recall(keys, row.options, 16), row.recall[i], 0.045)
-          << row_format_name(row.options.format) << " chunk " << row.options.chunk << " meta " << row.options.meta << " rho "
-          << rhos[i];
+      const double found = recall(keys, row.options, 16);
+      const bool residual = row.options.kind == IndexKind::kResidual;
+      RecordProperty(std::string(residual ? "residual" : row_format_name(row.options.format)) + "_c" +
+                         std::to_string(row.options.chunk) + "_m" + std::to_string(row.options.meta) + "_rho" +
+                         std::to_string(static_cast<int>(10 * rhos[i])),
+                     std::to_string(found));
+      EXPECT_NEAR(found, row.recall[i], 0.045) << row_format_name(row.options.format) << " chunk " << row.options.chunk
+                                               << " meta " << row.options.meta << " rho " << rhos[i];
     }
   }
 }
@@ -163,6 +178,7 @@ TEST(Landmarks, TResidSection54) {
                          Row{0.9, 0.0303, 0.0953, 0.088}}) {
     const std::vector<float> keys = keys_with_correlation(8192, 8, row.rho, 20);
     const double residual = landmark_error(keys, {.kind = IndexKind::kResidual});
+    RecordProperty("residual_rho" + std::to_string(static_cast<int>(10 * row.rho)), std::to_string(residual));
     EXPECT_NEAR(residual, row.residual, 0.05 * row.residual) << row.rho;
     const double formula = kD1 * ((1 - row.rho) * (1 - 1.0 / 8) + kD4 * (row.rho + (1 - row.rho) / 8));
     EXPECT_NEAR(residual, formula, 0.03 * formula) << row.rho;

@@ -11,7 +11,7 @@ constexpr Amount share(double of_prompt) { return {of_prompt, true}; }
 }  // namespace
 
 std::span<const SelectPreset> select_presets() {
-  static const std::array<SelectPreset, 7> kPresets = {{
+  static const std::array<SelectPreset, 9> kPresets = {{
       {"yakv",
        "Every token keeps a 2-bit landmark near; keys and values lie far in 4 bits and come back by selection.",
        {.keys = RowFormat::kHiggs4, .values = RowFormat::kHiggs4, .rope = KeyRope::kPre}},
@@ -52,6 +52,17 @@ std::span<const SelectPreset> select_presets() {
         .aggregate = Aggregate::kMaxLogit,
         .sinks = tokens(32),
         .local = tokens(80)}},
+      {"infinigen",
+       "Chooses by the queries that the layer before suggests, on the channels that matter most; exact rows lie far.",
+       {.budget = share(0.2),
+        .index = {.kind = IndexKind::kPartial, .format = RowFormat::kBf16},
+        .share = Share::kHead,
+        .queries = QuerySource::kGuessed,
+        .local = tokens(0),
+        .dense_layers = 2}},
+      {"lrqk",
+       "Chooses by low-rank factors of keys and queries that were fitted together; exact rows lie far.",
+       {.index = {.kind = IndexKind::kFactors, .format = RowFormat::kBf16}, .share = Share::kHead}},
       {"select", "A selecting cache with every axis free.", {}},
   }};
   return kPresets;

@@ -7,15 +7,18 @@
 
 #include "core/bytes.h"
 #include "offload/landmark_index.h"
+#include "offload/projected_index.h"
 #include "offload/row_codec.h"
 #include "offload/select_segments.h"
 #include "offload/select_top.h"
 
 namespace kvartet {
 
-enum class KeyRope : std::uint8_t { kPre, kPost };  // how keys lie in the slow tier
-enum class Place : std::uint8_t { kFar, kNear };    // rows in the slow tier, or all in the fast one (Quest)
-enum class Share : std::uint8_t { kGroup, kHead };  // one selection per KV head, or one per query head
+enum class KeyRope : std::uint8_t { kPre, kPost };         // how keys lie in the slow tier
+enum class Place : std::uint8_t { kFar, kNear };           // rows in the slow tier, or all in the fast one (Quest)
+enum class Share : std::uint8_t { kGroup, kHead };         // one selection per KV head, or one per query head
+enum class QuerySource : std::uint8_t { kOwn, kGuessed };  // which queries choose: the layer's, or a guess from the layer before
+enum class RowGroup : std::uint8_t { kHead, kJoint };  // a far row is one KV head's, or all KV heads' of a token (4.1, design a)
 
 struct SelectOptions {
   Amount budget = {0.03125, true};
@@ -25,8 +28,10 @@ struct SelectOptions {
   int rank = 160;
   RowFormat values = RowFormat::kF16;
   KeyRope rope = KeyRope::kPost;
+  RowGroup groups = RowGroup::kHead;
   Aggregate aggregate = Aggregate::kMaxSoftmax;
   Share share = Share::kGroup;
+  QuerySource queries = QuerySource::kOwn;
   Place place = Place::kFar;
   Amount sinks = {0, false};
   OutlierRule outliers = OutlierRule::kFirst;

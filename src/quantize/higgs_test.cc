@@ -120,6 +120,8 @@ TEST(Higgs, THiggsD) {
                       {8, 256, 128, 0.3200},  {8, 256, 512, 0.3216},   {8, 256, 1024, 0.3221}};
   for (const Row& row : rows) {
     const Errors errors = measure(HiggsCodec(grid(row.p, row.n), 1024, row.group), 150);
+    RecordProperty("D_" + std::to_string(row.p) + "_" + std::to_string(row.n) + "_g" + std::to_string(row.group),
+                   std::to_string(errors.relative));
     EXPECT_NEAR(errors.relative, row.distortion, 0.05 * row.distortion) << row.p << " " << row.n << " " << row.group;
   }
 }

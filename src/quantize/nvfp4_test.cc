@@ -29,7 +29,7 @@ TEST(Nvfp4, TNvfp4TestBlock) {
   EXPECT_EQ(round_trip(x, scale, Nvfp4Ties::kTowardZero), expected);
 }
 
-TEST(Nvfp4, DecodedNumbersEncodeToThemselves) {
+TEST(Nvfp4, TNvfp4EveryCodeIsItself) {
   const float scale = nvfp4_tensor_scale(6);
   for (int code = 0; code < 16; ++code) {
     std::byte block[kNvfp4BlockBytes] = {};

@@ -91,6 +91,7 @@ void write_contents(Html& out, const PageContext& page, bool depth, const PageRe
   write_table_links(out, page);
   link("contexts", "By length");
   if (depth) link("depths", "By depth");
+  if (!request.diagnoses.empty()) link("selection", "Which rows are found");
   link("run", "What was run");
   link("guide", "How to read this");
   out.close().close();
@@ -182,6 +183,7 @@ std::string report_page(const StoredResults& results, std::span<const ReportRow>
   for (const PageTable& table : page.tables) write_task_section(out, page, table);
   write_context_section(out, page);
   if (depth) write_depth_section(out, page);
+  if (!request.diagnoses.empty()) write_diagnosis_section(out, request.diagnoses);
   write_run_section(out, page, request.folders);
   write_guide(out);
   out.close();

@@ -7,6 +7,7 @@
 
 #include "report/claims.h"
 #include "report/decisions.h"
+#include "report/diagnosis.h"
 #include "report/rows.h"
 
 namespace kvartet {
@@ -16,6 +17,7 @@ struct PageRequest {
   std::vector<std::string> notes;        // caveats of the merge, beside those of report_caveats
   std::vector<StudyClaims> claims = {};  // find_claims
   Decisions decisions = {};              // of the planner; empty: no such section
+  std::vector<SelectionDiagnosis> diagnoses = {};
 };
 
 // Texts of models, tasks and samples are data: nothing in them can become markup. The rows of report_json stand in the

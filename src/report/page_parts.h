@@ -15,6 +15,7 @@
 #include "report/chart.h"
 #include "report/claims.h"
 #include "report/decisions.h"
+#include "report/diagnosis.h"
 #include "report/findings.h"
 #include "report/html.h"
 #include "report/names.h"
@@ -76,6 +77,7 @@ void write_context_section(Html& out, const PageContext& page);
 void write_depth_section(Html& out, const PageContext& page);
 void write_claims_section(Html& out, const PageContext& page, std::span<const StudyClaims> studies);
 void write_decisions_section(Html& out, const Decisions& decisions);
+void write_diagnosis_section(Html& out, std::span<const SelectionDiagnosis> diagnoses);
 void write_run_section(Html& out, const PageContext& page, const std::vector<std::string>& folders);
 void write_guide(Html& out);
 

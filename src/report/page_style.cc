@@ -72,6 +72,7 @@ svg .label { fill: var(--c); font-weight: 600; paint-order: stroke; stroke: var(
 .middle { stroke: var(--ground); stroke-width: 2; }
 .line { fill: none; stroke: var(--c); stroke-width: 2; }
 .frontier { fill: none; stroke: var(--faint); stroke-width: 1.5; stroke-dasharray: 5 4; }
+.heat { fill: var(--c); } .cold { fill: none; stroke: var(--line); stroke-width: .5; }
 .leader { stroke: var(--faint); stroke-width: .8; }
 details { margin: .8rem 0; }
 summary { cursor: pointer; padding: .4rem 0; color: var(--link); font-weight: 600; }

@@ -6,6 +6,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "bench/runner/gold_positions.h"
 #include "core/utf8.h"
 #include "engine/prompt.h"
 #include "model/shared_prefix.h"
@@ -118,6 +119,8 @@ Result<PreparedSample> prepare_sample(const Vocabulary& vocabulary, Sample sampl
     out.record.dropped_tokens = whole - parts.tokens();
   }
   out.document = std::move(parts.document);
+  if (out.record.dropped_tokens == 0)
+    out.gold_positions = gold_positions(vocabulary, out.document, sample.before, sample.document, sample.gold_spans);
   out.question = std::move(parts.question);
 
   const std::vector<Token> prompt = out.prompt();

@@ -20,6 +20,8 @@ struct PreparedSample {
   std::vector<Token> document;
   std::vector<Token> question;
   std::vector<Token> gold;  // tokens whose likelihood is measured; may be empty
+  // Tokens of the prompt that hold what the answer needs; empty: unknown, or the prompt was cut.
+  std::vector<std::int32_t> gold_positions;
   // So many first tokens of `document` are those of other prompts of the plan as well: they are computed once for all
   // (docs/decisions/0012-shared-documents.md). 0: none, or too few.
   int shared_tokens = 0;

@@ -1,0 +1,142 @@
+// The diagnosis for machines and for people.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "bench/diagnose.h"
+#include "core/counted.h"
+
+namespace kvartet {
+namespace {
+
+nlohmann::json spread_json(const Spread& s) { return {{"mean", s.mean}, {"p5", s.p5}, {"p95", s.p95}}; }
+
+// Only of layers that select: the others would be zeros.
+nlohmann::json figure_json(const GridFigure& figure, const DiagnosisReport& report, const std::vector<int>& layers) {
+  nlohmann::json out = spread_json(figure.all);
+  out["by_layer"] = nlohmann::json::array();
+  for (const int layer : layers) {
+    nlohmann::json one = spread_json(figure.by_layer[static_cast<std::size_t>(layer)]);
+    one["layer"] = layer;
+    out["by_layer"].push_back(std::move(one));
+  }
+  out["by_head"] = nlohmann::json::array();
+  for (const Spread& head : figure.by_head) out["by_head"].push_back(spread_json(head));
+  out["map"] = nlohmann::json::array();  // [layers][heads]
+  for (int l = 0; l < report.layers; ++l) {
+    nlohmann::json line = nlohmann::json::array();
+    for (int h = 0; h < report.heads; ++h) {
+      const double x = figure.map[static_cast<std::size_t>(l * report.heads + h)];
+      line.push_back(std::isnan(x) ? nlohmann::json() : nlohmann::json(x));
+    }
+    out["map"].push_back(std::move(line));
+  }
+  return out;
+}
+
+nlohmann::json row_json(const DiagnosisRow& r, const DiagnosisReport& report) {
+  const auto figure = [&](const GridFigure& f) { return figure_json(f, report, r.layers); };
+  nlohmann::json out = {{"spec", r.spec},
+                        {"selecting_layers", r.layers},
+                        {"selected_rows", r.selected_rows},
+                        {"kept_rows", r.kept_rows},
+                        {"recall", figure(r.recall)},
+                        {"own_recall", spread_json(r.own_recall)},
+                        {"mass", figure(r.mass)},
+                        {"mass_parts", {{"kept", r.kept_mass}, {"selected", r.selected_mass}, {"generated", r.generated_mass}}},
+                        {"oracle_mass", spread_json(r.oracle_mass)},
+                        {"own_mass", spread_json(r.own_mass)},
+                        {"aggregation_loss", spread_json(r.aggregation_loss)},
+                        {"mass_ratio", figure(r.mass_ratio)},
+                        {"output_error",
+                         {{"exact_oracle", spread_json(r.exact_oracle)},
+                          {"stored_oracle", spread_json(r.stored_oracle)},
+                          {"exact_selected", spread_json(r.exact_selected)},
+                          {"stored_selected", figure(r.output_error)}}},
+                        {"key_error", spread_json(r.key_error)},
+                        {"key_error_p99", r.key_error_p99},
+                        {"key_error_max", r.key_error_max},
+                        {"value_error", spread_json(r.value_error)},
+                        {"value_error_p99", r.value_error_p99},
+                        {"value_error_max", r.value_error_max},
+                        {"logit_error", spread_json(r.logit_error)},
+                        {"logit_error_max", r.logit_error_max},
+                        {"reuse", spread_json(r.reuse)},
+                        {"bytes_per_step", r.bytes_per_step}};
+  if (!r.sweep_of.empty()) {
+    out["sweep_of"] = r.sweep_of;
+    out["budget_share"] = r.budget_share;
+  }
+  if (!r.gold_recall.map.empty()) {
+    out["gold_recall"] = figure(r.gold_recall);
+    out["gold_by_one_head"] = spread_json(r.gold_by_one);
+    out["gold_by_half_of_the_heads"] = spread_json(r.gold_by_half);
+  }
+  return out;
+}
+
+std::string share_text(double share) { return fmt::format("1/{:.0f}", 1 / share); }
+
+std::string row_text(const DiagnosisRow& r, bool gold) {
+  const std::string name = r.sweep_of.empty() ? r.spec : fmt::format("  at {} of the prompt", share_text(r.budget_share));
+  std::string out = fmt::format(
+      "{:<28.28} {:>5} {:>7.3f} {:>7.4f} {:>7.4f} {:>7.4f} {:>9.4f} {:>10.4f} {:>9.4f} {:>10.4f} {:>8.4f} {:>8.4f} {:>6.3f}",
+      name, r.selected_rows, r.recall.all.mean, r.mass.all.mean, r.oracle_mass.mean, r.aggregation_loss.mean, r.exact_oracle.mean,
+      r.stored_oracle.mean, r.exact_selected.mean, r.output_error.all.mean, r.key_error.mean, r.key_error_p99, r.reuse.mean);
+  if (gold) out += fmt::format(" {:>6.3f} {:>6.3f} {:>6.3f}", r.gold_recall.all.mean, r.gold_by_one.mean, r.gold_by_half.mean);
+  return out + "\n";
+}
+
+// The layers and heads where most is lost, and the spread.
+std::string worst_text(const DiagnosisRow& r, const DiagnosisReport& report) {
+  double least = 2;
+  int layer = 0;
+  int head = 0;
+  for (std::size_t i = 0; i < r.mass_ratio.map.size(); ++i) {
+    if (std::isnan(r.mass_ratio.map[i]) || r.mass_ratio.map[i] >= least) continue;
+    least = r.mass_ratio.map[i];
+    layer = static_cast<int>(i) / report.heads;
+    head = static_cast<int>(i) % report.heads;
+  }
+  return fmt::format(
+      "{:<28.28} recall {:.3f} to {:.3f}, mass ratio {:.4f} to {:.4f}, output error {:.4f} to {:.4f}; least mass ratio "
+      "{:.4f} in layer {}, head {}\n",
+      r.spec, r.recall.all.p5, r.recall.all.p95, r.mass_ratio.all.p5, r.mass_ratio.all.p95, r.output_error.all.p5,
+      r.output_error.all.p95, least, layer, head);
+}
+
+}  // namespace
+
+nlohmann::json diagnosis_json(const DiagnosisReport& report) {
+  nlohmann::json out = {{"prefix_tokens", report.prefix_tokens},
+                        {"steps", report.steps},
+                        {"layers", report.layers},
+                        {"heads", report.heads},
+                        {"gold_tokens", report.gold_tokens},
+                        {"rows", nlohmann::json::array()}};
+  for (const DiagnosisRow& r : report.rows) out["rows"].push_back(row_json(r, report));
+  return out;
+}
+
+std::string diagnosis_table(const DiagnosisReport& report) {
+  const bool gold = report.gold_tokens > 0;
+  std::string out = fmt::format(
+      "\n{} after a prefix of {}; output error of a head, mean: rows {{exact | stored}} x selection {{exact top | own}}\n"
+      "rows: selected per step; aggr: mass lost because query heads share; reuse: of a selection, selected before\n",
+      counted(report.steps, "step"), report.prefix_tokens);
+  if (gold) {
+    out += fmt::format("gold: share of {} that a head attends to, that one head of a layer does, that half of them do\n",
+                       counted(report.gold_tokens, "gold token"));
+  }
+  out += fmt::format("\n{:<28} {:>5} {:>7} {:>7} {:>7} {:>7} {:>9} {:>10} {:>9} {:>10} {:>8} {:>8} {:>6}{}\n", "cache", "rows",
+                     "recall", "mass", "oracle", "aggr", "ex/top", "stored/top", "ex/own", "stored/own", "key err", "p99",
+                     "reuse", gold ? "   gold    one   half" : "");
+  for (const DiagnosisRow& r : report.rows) out += row_text(r, gold);
+  out += "\n5th to 95th percentile over steps, layers and heads (by layer and head with --json)\n\n";
+  for (const DiagnosisRow& r : report.rows)
+    if (r.sweep_of.empty()) out += worst_text(r, report);
+  return out;
+}
+
+}  // namespace kvartet
