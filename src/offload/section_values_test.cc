@@ -51,7 +51,7 @@ TEST(SectionValues, Section231Bits) {
   EXPECT_EQ(bytes(RowFormat::kNvfp4, 128), 1024U / 2 + 1024 / 16);  // 4.5
 }
 
-// Logit noise of a 2-bit landmark after unbiasing by 1 / (1 - D): 0.325 |q| |k| / d.
+// Noise of a logit, q.k / sqrt(d), by a 2-bit landmark after unbiasing by 1 / (1 - D): 0.325 |q| |k| / d.
 TEST(SectionValues, Section235PredictedScoreNoise) {
   constexpr double kD = 0.0955;
   const std::vector<float> keys = normals(4000 * kCols, 1);
@@ -70,7 +70,7 @@ TEST(SectionValues, Section235PredictedScoreNoise) {
     double exact = 0;
     for (std::size_t c = 0; c < kCols; ++c) exact += static_cast<double>(q[c]) * keys[t * kCols + c];
     const double unit = norm(q.data()) * norm(keys.data() + t * kCols) / kDim;
-    const double noise = (scores[t] / (1 - kD) - exact) / unit;
+    const double noise = (scores[t] / (1 - kD) - exact) / std::sqrt(1.0 * kDim) / unit;
     bias += noise / 4000;
     square += noise * noise / 4000;
   }

@@ -1,6 +1,7 @@
 #include "bench/runner/gold_positions.h"
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 
 namespace kvartet {
