@@ -166,7 +166,7 @@ CostModel::Figure CostModel::fetch_seconds(const SelectOptions& options, double 
   double bytes = 0;
   for (std::size_t l = static_cast<std::size_t>(options.dense_layers); l < model_.shape.layers.size(); ++l) {
     const LayerShape& layer = model_.shape.layers[l];
-    const std::size_t row = SealedPrompt::row_bytes(options, layer.head_dim);
+    const std::size_t row = SealedPrompt::row_bytes(options, layer);  // joint rows: heads may all want others
     const double page = static_cast<double>(page_bytes_for(row));
     const double pages_of_chunk = std::ceil(static_cast<double>(options.index.chunk) / rows_per_page(row));
     const double heads = options.share == Share::kGroup ? layer.kv_heads : layer.heads;

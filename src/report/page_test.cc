@@ -12,7 +12,9 @@
 #include <set>
 
 #include "report/chart.h"
+#include "report/diagnosis_fixture.h"
 #include "report/html.h"
+#include "report/html_elements.h"
 #include "report/report_fixture.h"
 
 namespace kvartet {
@@ -20,109 +22,6 @@ namespace {
 
 std::string page_of(const StoredResults& results, const PageRequest& request = {}) {
   return report_page(results, report_rows(results), request);
-}
-
-// A diagnosis as `kvartet fidelity --diagnose --json` writes it: two layers that select and one that does not, two heads.
-nlohmann::json made_figure(double mean) {
-  return {{"mean", mean},
-          {"p5", mean - 0.1},
-          {"p95", mean + 0.1},
-          {"map", {{nullptr, nullptr}, {mean - 0.05, mean}, {mean, mean + 0.05}}}};
-}
-
-nlohmann::json made_diagnosis(const std::string& spec) {
-  const auto row = [&](double mean) {
-    return nlohmann::json{{"spec", spec},
-                          {"selected_rows", 63},
-                          {"recall", made_figure(mean - 0.2)},
-                          {"mass", made_figure(mean)},
-                          {"mass_ratio", made_figure(mean)},
-                          {"output_error",
-                           {{"exact_oracle", made_figure(0.11)},
-                            {"stored_oracle", made_figure(0.12)},
-                            {"exact_selected", made_figure(0.13)},
-                            {"stored_selected", made_figure(0.14)}}},
-                          {"oracle_mass", made_figure(0.91)},
-                          {"aggregation_loss", made_figure(0.01)},
-                          {"key_error", made_figure(0.085)},
-                          {"key_error_p99", 0.17},
-                          {"reuse", made_figure(0.6)}};
-  };
-  nlohmann::json found = row(0.85);
-  found["gold_recall"] = made_figure(0.75);
-  found["gold_by_one_head"] = made_figure(0.95);
-  nlohmann::json rows = nlohmann::json::array({found});
-  for (const double share : {1.0 / 1024, 1.0 / 64, 0.25}) {
-    nlohmann::json swept = row(0.6 + share);
-    swept["sweep_of"] = spec;
-    swept["budget_share"] = share;
-    rows.push_back(swept);
-  }
-  return {{"diagnosis", {{"prefix_tokens", 2028}, {"steps", 10}, {"gold_tokens", 12}, {"rows", rows}}}};
-}
-
-struct Element {
-  std::string name;
-  std::map<std::string, std::string> attributes;
-  std::string text;  // of it and all within
-};
-
-// A strict reader for the HTML we write: everything closed in order, attributes quoted. Fails the test otherwise.
-std::vector<Element> parsed(const std::string& html) {
-  static const std::set<std::string> kVoid = {"meta", "input", "br", "!DOCTYPE"};
-  std::vector<Element> done;
-  std::vector<Element> open;
-  std::size_t at = 0;
-  while (at < html.size()) {
-    if (html[at] != '<') {
-      const std::size_t next = std::min(html.find('<', at), html.size());
-      for (Element& e : open) e.text += html.substr(at, next - at);
-      at = next;
-      continue;
-    }
-    const std::size_t end = html.find('>', at);
-    if (end == std::string::npos) {
-      ADD_FAILURE() << "a tag without an end: " << html.substr(at, 80);
-      return done;
-    }
-    std::string tag = html.substr(at + 1, end - at - 1);
-    at = end + 1;
-    if (tag[0] == '/') {
-      if (open.empty() || open.back().name != tag.substr(1)) {
-        ADD_FAILURE() << "</" << tag.substr(1) << "> closes " << (open.empty() ? "nothing" : open.back().name);
-        return done;
-      }
-      done.push_back(open.back());
-      open.pop_back();
-      continue;
-    }
-    Element element;
-    element.name = tag.substr(0, tag.find(' '));
-    static const std::regex kAttribute(R"re( ([A-Za-z:-]+)(?:="([^"]*)")?)re");
-    for (std::sregex_iterator it(tag.begin(), tag.end(), kAttribute), none; it != none; ++it)
-      element.attributes[(*it)[1]] = (*it)[2];
-    if (kVoid.contains(element.name)) {
-      done.push_back(element);
-      continue;
-    }
-    if (element.name == "script" || element.name == "style") {  // raw text
-      const std::string close = "</" + element.name + ">";
-      const std::size_t stop = html.find(close, at);
-      element.text = html.substr(at, stop - at);
-      at = stop + close.size();
-      done.push_back(element);
-      continue;
-    }
-    open.push_back(element);
-  }
-  EXPECT_TRUE(open.empty());
-  return done;
-}
-
-std::vector<Element> named(const std::vector<Element>& all, const std::string& name) {
-  std::vector<Element> out;
-  std::ranges::copy_if(all, std::back_inserter(out), [&](const Element& e) { return e.name == name; });
-  return out;
 }
 
 TEST(Html, EscapesEverythingThatCouldBecomeMarkup) {
@@ -420,52 +319,6 @@ TEST(Chart, DoublingsAreEquallyFarApart) {
   EXPECT_NEAR(places[2] - places[1], places[3] - places[2], 0.11);
   for (const char* tick : {">1</text>", ">2</text>", ">4</text>", ">8</text>"})
     EXPECT_NE(svg.find(tick), std::string::npos) << tick;
-}
-
-TEST(Page, ShowsWhichRowsAreFound) {
-  EXPECT_EQ(page_of(made_results(6)).find("Which rows are found"), std::string::npos);
-  const SelectionDiagnosis diagnosis = parse_diagnosis(made_diagnosis("yakv").dump(), "essay.json").value();
-  const std::string html = page_of(made_results(6), {.folders = {}, .notes = {}, .claims = {}, .diagnoses = {diagnosis}});
-  const std::vector<Element> all = parsed(html);
-  std::size_t cells = 0;
-  std::size_t empty = 0;
-  for (const Element& e : named(all, "rect")) {
-    if (!e.attributes.contains("class")) continue;
-    empty += e.attributes.at("class") == "cold" ? 1 : 0;
-    if (e.attributes.at("class") != "heat") continue;
-    ++cells;
-    const double opacity = std::stod(e.attributes.at("fill-opacity"));
-    EXPECT_GT(opacity, 0);
-    EXPECT_LE(opacity, 1);
-  }
-  EXPECT_EQ(cells, 2U * (4 + 10));  // two maps of two layers and two heads, and their scales
-  EXPECT_EQ(empty, 2U * 2);
-  std::string described;
-  for (const Element& e : named(all, "desc")) described += e.text;
-  EXPECT_NE(described.find("Layer 0: nothing is selected."), std::string::npos);
-  EXPECT_NE(described.find("Layer 1: mean 0.82, least 0.80 in head 0, largest 0.85 in head 1."), std::string::npos) << described;
-  for (const char* text : {"essay.json: 10 steps after 2,028 tokens, of which 12 hold the answer", "0.850 (0.750 to 0.950)",
-                           "0.1100", "Attention mass by budget", "1/1024", "1/4", "Gold tokens attended by layer and head"})
-    EXPECT_NE(html.find(text), std::string::npos) << text;
-}
-
-TEST(Page, ADiagnosisThatIsNoneIsRefused) {
-  for (const char* text : {"", "[]", "{}", "{\"rows\": []}", "{\"diagnosis\": 5}", "not json",
-                           "{\"prefix_tokens\": 1, \"steps\": 1, \"gold_tokens\": 0, \"rows\": []}"}) {
-    const Result<SelectionDiagnosis> diagnosis = parse_diagnosis(text, "x.json");
-    EXPECT_EQ(diagnosis.status().code(), Code::kBadInput) << text;
-    EXPECT_NE(diagnosis.status().message().find("x.json"), std::string::npos);
-  }
-  for (const char* field : {"recall", "mass_ratio", "output_error", "spec", "reuse"}) {
-    nlohmann::json document = made_diagnosis("yakv");
-    document["diagnosis"]["rows"][0][field] = 7;
-    EXPECT_FALSE(parse_diagnosis(document.dump(), "x.json").ok()) << field;
-    document["diagnosis"]["rows"][0].erase(field);
-    EXPECT_FALSE(parse_diagnosis(document.dump(), "x.json").ok()) << field;
-  }
-  nlohmann::json ragged = made_diagnosis("yakv");
-  ragged["diagnosis"]["rows"][0]["mass_ratio"]["map"][1] = {0.5};
-  EXPECT_FALSE(parse_diagnosis(ragged.dump(), "x.json").ok());
 }
 
 TEST(Chart, TicksAreRoundAndInside) {

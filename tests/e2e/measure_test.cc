@@ -73,136 +73,138 @@ TEST_F(Measure, FidelityRefusesFreeRunsBeyondTheContext) {
   const Finished whole = fidelity({"--kv", "q8_0", "--context", "1024", "--tokens", "20"});
   ASSERT_TRUE(is_ok(whole));
   EXPECT_NE(whole.out.find("runs of at most 6\n"), std::string::npos) << whole.out;
-  TEST_F(Measure, FidelitySaysWhereASelectionLoses) {
-    const Arguments caches = {"--kv", "oracle:local=16", "--kv", "q8_0", "--context", "200", "--tokens", "3", "--free", "0"};
-    const Finished f = fidelity(caches + Arguments{"--diagnose", "--sweep", "--json"});
-    ASSERT_TRUE(is_ok(f));
-    const Json d = f.json()["diagnosis"];
-    ASSERT_EQ(d["rows"].size(), 10U);  // and nothing of a cache that selects nothing
-    EXPECT_EQ(d["rows"][0]["mass_ratio"]["map"].size(), d["layers"]);
-    EXPECT_EQ(d["rows"][9]["budget_share"], 0.25);
-    EXPECT_TRUE(is_ok(fidelity(caches + Arguments{"--diagnose"})));
-    EXPECT_TRUE(is_refused(fidelity(caches + Arguments{"--sweep"}), 2, "--diagnose"));
-    EXPECT_TRUE(is_refused(fidelity(caches + Arguments{"--task", "needle"}), 2, "--task"));
-  }
+}
 
-  TEST_F(Measure, FidelityCanBeInterruptedWhileItCompares) {
-    model_ = tiny_model(folder_, slow_model(), "slow.gguf");
-    folder_.file("text.txt", std::string(60'000, 'a'));
-    Program program(
-        {"fidelity", "-m", model_, "--threads", "1", "-f", text_, "--kv", "q8_0", "--context", "50100", "--tokens", "50000"});
-    usleep(1'000'000);
-    ASSERT_TRUE(program.running());
-    program.kill(SIGINT);
-    EXPECT_TRUE(is_refused(program.wait(), 130, "interrupted"));
-  }
+TEST_F(Measure, FidelitySaysWhereASelectionLoses) {
+  const Arguments caches = {"--kv", "oracle:local=16", "--kv", "q8_0", "--context", "200", "--tokens", "3", "--free", "0"};
+  const Finished f = fidelity(caches + Arguments{"--diagnose", "--sweep", "--json"});
+  ASSERT_TRUE(is_ok(f));
+  const Json d = f.json()["diagnosis"];
+  ASSERT_EQ(d["rows"].size(), 10U);  // and nothing of a cache that selects nothing
+  EXPECT_EQ(d["rows"][0]["mass_ratio"]["map"].size(), d["layers"]);
+  EXPECT_EQ(d["rows"][9]["budget_share"], 0.25);
+  EXPECT_TRUE(is_ok(fidelity(caches + Arguments{"--diagnose"})));
+  EXPECT_TRUE(is_refused(fidelity(caches + Arguments{"--sweep"}), 2, "--diagnose"));
+  EXPECT_TRUE(is_refused(fidelity(caches + Arguments{"--task", "needle"}), 2, "--task"));
+}
 
-  TEST_F(Measure, SpeedHasARowPerCacheDepthAndPhase) {
-    const Finished f = speed({"--kv", "full", "--kv", "kivi:bits=4", "--depth", "0", "--depth", "200", "--json"});
-    ASSERT_TRUE(is_ok(f));
-    const Json d = f.json();
-    EXPECT_GT(d["machine"]["read_gb_per_s"], 0);
-    ASSERT_EQ(d["rows"].size(), 6U);  // no prefill of nothing
-    for (const Json& row : d["rows"]) {
-      EXPECT_EQ(row["engine"], "kvartet");
-      EXPECT_GT(row["tokens_per_s"], 0);
-      EXPECT_EQ(row["runs"].size(), row["phase"] == "decode" ? 2U : 1U);
-      EXPECT_FALSE(row["phase"] == "prefill" && row["depth"] == 0);
-    }
-  }
+TEST_F(Measure, FidelityCanBeInterruptedWhileItCompares) {
+  model_ = tiny_model(folder_, slow_model(), "slow.gguf");
+  folder_.file("text.txt", std::string(60'000, 'a'));
+  Program program(
+      {"fidelity", "-m", model_, "--threads", "1", "-f", text_, "--kv", "q8_0", "--context", "50100", "--tokens", "50000"});
+  usleep(1'000'000);
+  ASSERT_TRUE(program.running());
+  program.kill(SIGINT);
+  EXPECT_TRUE(is_refused(program.wait(), 130, "interrupted"));
+}
 
-  // What a decode step reads at least: the weights of the file's layers, the output matrix, the live bytes of the cache.
-  TEST_F(Measure, SpeedByDirectFillSaysWhereAStepGoes) {
-    const Finished f = speed({"--kv", "full", "--kv", "kivi:bits=4", "--depth", "300", "--fill", "direct", "--json"});
-    ASSERT_TRUE(is_ok(f));
-    const Json rows = f.json()["rows"];
-    ASSERT_EQ(rows.size(), 2U);  // nothing was prefilled
-    const Json explained = run({"explain", "-m", model_, "--kv", "full", "--prompt-tokens", "300", "--json"}).json();
-    const double allocated = explained["bytes_total"];
-    EXPECT_LE(rows[0]["step"]["cache_bytes"], allocated);
-    EXPECT_GT(rows[0]["step"]["cache_bytes"], 300.0 / 384 * allocated - 1);  // live rows of three tiles of 128
-    EXPECT_LT(rows[1]["step"]["cache_bytes"], rows[0]["step"]["cache_bytes"]);
-    for (const Json& row : rows) {
-      EXPECT_EQ(row["phase"], "decode");
-      for (const char* part : {"linear_s", "attention_s", "logits_s", "layer_bytes", "head_bytes"})
-        EXPECT_GT(row["step"][part], 0) << part;
-    }
-    const Finished text = speed({"--kv", "full", "--depth", "100", "--fill", "direct", "--breakdown"});
-    ASSERT_TRUE(is_ok(text));
-    EXPECT_NE(text.out.find("one decode step"), std::string::npos);
-    EXPECT_TRUE(is_refused(speed({"--kv", "snapkv", "--depth", "100", "--fill", "direct"}), 2, "prefill"));
+TEST_F(Measure, SpeedHasARowPerCacheDepthAndPhase) {
+  const Finished f = speed({"--kv", "full", "--kv", "kivi:bits=4", "--depth", "0", "--depth", "200", "--json"});
+  ASSERT_TRUE(is_ok(f));
+  const Json d = f.json();
+  EXPECT_GT(d["machine"]["read_gb_per_s"], 0);
+  ASSERT_EQ(d["rows"].size(), 6U);  // no prefill of nothing
+  for (const Json& row : d["rows"]) {
+    EXPECT_EQ(row["engine"], "kvartet");
+    EXPECT_GT(row["tokens_per_s"], 0);
+    EXPECT_EQ(row["runs"].size(), row["phase"] == "decode" ? 2U : 1U);
+    EXPECT_FALSE(row["phase"] == "prefill" && row["depth"] == 0);
   }
+}
 
-  TEST_F(Measure, SpeedOfARandomShape) {
-    const std::string shape = "smollm2-135m,layers=1";
-    const Arguments command = {"speed", "--shape", shape,    "--threads", "1", "--kv",     "full", "--depth",
-                               "4",     "--fill",  "direct", "--gen",     "1", "--rounds", "1",    "--json"};
-    setenv("KVARTET_MODELS", folder_.path("models").c_str(), 1);
-    EXPECT_TRUE(is_ok(run(command)));
-    EXPECT_TRUE(is_ok(run(command)));  // finds the file it wrote
-    unsetenv("KVARTET_MODELS");
-    EXPECT_TRUE(std::filesystem::exists(folder_.path("models/random-smollm2-135m-layers-1.gguf")));
-    EXPECT_TRUE(is_refused(run({"speed", "--shape", "llama", "--kv", "full", "--depth", "4"}), 2, "llama-3.2-1b"));
-    EXPECT_TRUE(is_refused(run({"speed", "--kv", "full", "--depth", "4"}), 2, "--shape"));
+// What a decode step reads at least: the weights of the file's layers, the output matrix, the live bytes of the cache.
+TEST_F(Measure, SpeedByDirectFillSaysWhereAStepGoes) {
+  const Finished f = speed({"--kv", "full", "--kv", "kivi:bits=4", "--depth", "300", "--fill", "direct", "--json"});
+  ASSERT_TRUE(is_ok(f));
+  const Json rows = f.json()["rows"];
+  ASSERT_EQ(rows.size(), 2U);  // nothing was prefilled
+  const Json explained = run({"explain", "-m", model_, "--kv", "full", "--prompt-tokens", "300", "--json"}).json();
+  const double allocated = explained["bytes_total"];
+  EXPECT_LE(rows[0]["step"]["cache_bytes"], allocated);
+  EXPECT_GT(rows[0]["step"]["cache_bytes"], 300.0 / 384 * allocated - 1);  // live rows of three tiles of 128
+  EXPECT_LT(rows[1]["step"]["cache_bytes"], rows[0]["step"]["cache_bytes"]);
+  for (const Json& row : rows) {
+    EXPECT_EQ(row["phase"], "decode");
+    for (const char* part : {"linear_s", "attention_s", "logits_s", "layer_bytes", "head_bytes"})
+      EXPECT_GT(row["step"][part], 0) << part;
   }
+  const Finished text = speed({"--kv", "full", "--depth", "100", "--fill", "direct", "--breakdown"});
+  ASSERT_TRUE(is_ok(text));
+  EXPECT_NE(text.out.find("one decode step"), std::string::npos);
+  EXPECT_TRUE(is_refused(speed({"--kv", "snapkv", "--depth", "100", "--fill", "direct"}), 2, "prefill"));
+}
 
-  // A rate from half a measurement is none.
-  TEST_F(Measure, SpeedCanBeInterruptedInItsLastRound) {
-    model_ = tiny_model(folder_, slow_model(), "slow.gguf");
-    Program program({"speed", "-m", model_, "--threads", "1", "--kv", "full", "--depth", "0", "--gen", "90000", "--rounds", "1"});
-    usleep(1'000'000);
-    ASSERT_TRUE(program.running());
-    program.kill(SIGINT);
-    EXPECT_TRUE(is_refused(program.wait(), 130, "interrupted"));
-  }
+TEST_F(Measure, SpeedOfARandomShape) {
+  const std::string shape = "smollm2-135m,layers=1";
+  const Arguments command = {"speed", "--shape", shape,    "--threads", "1", "--kv",     "full", "--depth",
+                             "4",     "--fill",  "direct", "--gen",     "1", "--rounds", "1",    "--json"};
+  setenv("KVARTET_MODELS", folder_.path("models").c_str(), 1);
+  EXPECT_TRUE(is_ok(run(command)));
+  EXPECT_TRUE(is_ok(run(command)));  // finds the file it wrote
+  unsetenv("KVARTET_MODELS");
+  EXPECT_TRUE(std::filesystem::exists(folder_.path("models/random-smollm2-135m-layers-1.gguf")));
+  EXPECT_TRUE(is_refused(run({"speed", "--shape", "llama", "--kv", "full", "--depth", "4"}), 2, "llama-3.2-1b"));
+  EXPECT_TRUE(is_refused(run({"speed", "--kv", "full", "--depth", "4"}), 2, "--shape"));
+}
 
-  // DESIGN 6: the peer always gives decode rows for f16, q8_0 and q4_0 and prefill rows for f16.
-  TEST_F(Measure, SpeedOfThePeer) {
-    const Finished f = speed({"--kv", "full", "--depth", "64", "--peer", "llama.cpp", "--json"});
-    ASSERT_TRUE(is_ok(f));
-    const Json d = f.json();
-    std::set<std::string> seen;
-    for (const Json& row : d["rows"]) {
-      if (row["engine"] != "llama.cpp") continue;
-      const std::string spec = row["spec"];
-      seen.insert(spec.substr(0, spec.find(' ')) + " " + row["phase"].get<std::string>());
-      EXPECT_GT(row["tokens_per_s"], 0);
-    }
-    EXPECT_EQ(seen, (std::set<std::string>{"f16 decode", "f16 prefill", "q8_0 decode", "q4_0 decode"}));
-  }
+// A rate from half a measurement is none.
+TEST_F(Measure, SpeedCanBeInterruptedInItsLastRound) {
+  model_ = tiny_model(folder_, slow_model(), "slow.gguf");
+  Program program({"speed", "-m", model_, "--threads", "1", "--kv", "full", "--depth", "0", "--gen", "90000", "--rounds", "1"});
+  usleep(1'000'000);
+  ASSERT_TRUE(program.running());
+  program.kill(SIGINT);
+  EXPECT_TRUE(is_refused(program.wait(), 130, "interrupted"));
+}
 
-  TEST_F(Measure, SpeedRefusesWhatDoesNotFit) {
-    EXPECT_TRUE(is_refused(speed({"--kv", "full", "--depth", "1024"}), 4, "1024"));
-    EXPECT_TRUE(is_refused(speed({"--kv", "full", "--depth", "512", "--fast-tier-bytes", "10K"}), 4, "10240"));
-    EXPECT_TRUE(is_refused(speed({"--kv", "full", "--depth", "2147483647"}), 4, "depth 2147483647"));
-    const Arguments endless = {"speed", "-m", model_, "--threads", "1", "--kv", "full", "--depth", "8", "--gen", "2147483647"};
-    EXPECT_TRUE(is_refused(run(endless), 4, "2147483647 generated tokens"));
+// DESIGN 6: the peer always gives decode rows for f16, q8_0 and q4_0 and prefill rows for f16.
+TEST_F(Measure, SpeedOfThePeer) {
+  const Finished f = speed({"--kv", "full", "--depth", "64", "--peer", "llama.cpp", "--json"});
+  ASSERT_TRUE(is_ok(f));
+  const Json d = f.json();
+  std::set<std::string> seen;
+  for (const Json& row : d["rows"]) {
+    if (row["engine"] != "llama.cpp") continue;
+    const std::string spec = row["spec"];
+    seen.insert(spec.substr(0, spec.find(' ')) + " " + row["phase"].get<std::string>());
+    EXPECT_GT(row["tokens_per_s"], 0);
   }
+  EXPECT_EQ(seen, (std::set<std::string>{"f16 decode", "f16 prefill", "q8_0 decode", "q4_0 decode"}));
+}
 
-  TEST(Lists, MethodsAndTasks) {
-    const Finished methods = run({"methods"});
-    ASSERT_TRUE(is_ok(methods));
-    for (const char* name : {"full", "f32", "q8_0", "kivi", "streamingllm", "snapkv"}) {
-      EXPECT_NE(methods.out.find(std::string("\n") + name + " "), std::string::npos) << name;
-    }
-    const Finished tasks = run({"tasks"});
-    ASSERT_TRUE(is_ok(tasks));
-    for (const char* name : {"needle", "multineedle", "longbench/multi_news"}) {
-      EXPECT_NE(tasks.out.find(std::string("\n") + name + " "), std::string::npos) << name;
-    }
-  }
+TEST_F(Measure, SpeedRefusesWhatDoesNotFit) {
+  EXPECT_TRUE(is_refused(speed({"--kv", "full", "--depth", "1024"}), 4, "1024"));
+  EXPECT_TRUE(is_refused(speed({"--kv", "full", "--depth", "512", "--fast-tier-bytes", "10K"}), 4, "10240"));
+  EXPECT_TRUE(is_refused(speed({"--kv", "full", "--depth", "2147483647"}), 4, "depth 2147483647"));
+  const Arguments endless = {"speed", "-m", model_, "--threads", "1", "--kv", "full", "--depth", "8", "--gen", "2147483647"};
+  EXPECT_TRUE(is_refused(run(endless), 4, "2147483647 generated tokens"));
+}
 
-  TEST(Lists, ModelTellsItsShape) {
-    const ScratchFolder folder;
-    TinyModelOptions options = wide_heads();
-    options.architecture = "qwen2";
-    options.tied = true;
-    const Finished f = run({"model", tiny_model(folder, options)});
-    ASSERT_TRUE(is_ok(f));
-    for (const char* fact : {"qwen2", "2 KV", "head_dim 32", "1024", "tied", "512 bytes per token"}) {
-      EXPECT_NE(f.out.find(fact), std::string::npos) << fact << "\n" << f.out;
-    }
+TEST(Lists, MethodsAndTasks) {
+  const Finished methods = run({"methods"});
+  ASSERT_TRUE(is_ok(methods));
+  for (const char* name : {"full", "f32", "q8_0", "kivi", "streamingllm", "snapkv"}) {
+    EXPECT_NE(methods.out.find(std::string("\n") + name + " "), std::string::npos) << name;
   }
+  const Finished tasks = run({"tasks"});
+  ASSERT_TRUE(is_ok(tasks));
+  for (const char* name : {"needle", "multineedle", "longbench/multi_news"}) {
+    EXPECT_NE(tasks.out.find(std::string("\n") + name + " "), std::string::npos) << name;
+  }
+}
+
+TEST(Lists, ModelTellsItsShape) {
+  const ScratchFolder folder;
+  TinyModelOptions options = wide_heads();
+  options.architecture = "qwen2";
+  options.tied = true;
+  const Finished f = run({"model", tiny_model(folder, options)});
+  ASSERT_TRUE(is_ok(f));
+  for (const char* fact : {"qwen2", "2 KV", "head_dim 32", "1024", "tied", "512 bytes per token"}) {
+    EXPECT_NE(f.out.find(fact), std::string::npos) << fact << "\n" << f.out;
+  }
+}
 
 }  // namespace
 }  // namespace kvartet::e2e

@@ -1,0 +1,69 @@
+#include "report/diagnosis.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "report/diagnosis_fixture.h"
+#include "report/html_elements.h"
+#include "report/page.h"
+#include "report/report_fixture.h"
+
+namespace kvartet {
+namespace {
+
+std::string page_with(const std::vector<SelectionDiagnosis>& diagnoses) {
+  const StoredResults results = made_results(6);
+  PageRequest request;
+  request.diagnoses = diagnoses;
+  return report_page(results, report_rows(results), request);
+}
+
+TEST(Diagnosis, ThePageShowsWhichRowsAreFound) {
+  EXPECT_EQ(page_with({}).find("Which rows are found"), std::string::npos);
+  const SelectionDiagnosis diagnosis = parse_diagnosis(made_diagnosis("yakv").dump(), "essay.json").value();
+  const std::string html = page_with({diagnosis});
+  const std::vector<Element> all = parsed(html);
+  std::size_t cells = 0;
+  std::size_t empty = 0;
+  for (const Element& e : named(all, "rect")) {
+    if (!e.attributes.contains("class")) continue;
+    empty += e.attributes.at("class") == "cold" ? 1 : 0;
+    if (e.attributes.at("class") != "heat") continue;
+    ++cells;
+    const double opacity = std::stod(e.attributes.at("fill-opacity"));
+    EXPECT_GT(opacity, 0);
+    EXPECT_LE(opacity, 1);
+  }
+  EXPECT_EQ(cells, 2U * (4 + 10));  // two maps of two layers and two heads, and their scales
+  EXPECT_EQ(empty, 2U * 2);
+  std::string described;
+  for (const Element& e : named(all, "desc")) described += e.text;
+  EXPECT_NE(described.find("Layer 0: nothing is selected."), std::string::npos);
+  EXPECT_NE(described.find("Layer 1: mean 0.82, least 0.80 in head 0, largest 0.85 in head 1."), std::string::npos) << described;
+  for (const char* text : {"essay.json: 10 steps after 2,028 tokens, of which 12 hold the answer", "0.850 (0.750 to 0.950)",
+                           "0.1100", "Attention mass by budget", "1/1024", "1/4", "Gold tokens attended by layer and head"})
+    EXPECT_NE(html.find(text), std::string::npos) << text;
+}
+
+TEST(Diagnosis, WhatIsNoneIsRefused) {
+  for (const char* text : {"", "[]", "{}", "{\"rows\": []}", "{\"diagnosis\": 5}", "not json",
+                           "{\"prefix_tokens\": 1, \"steps\": 1, \"gold_tokens\": 0, \"rows\": []}"}) {
+    const Result<SelectionDiagnosis> diagnosis = parse_diagnosis(text, "x.json");
+    EXPECT_EQ(diagnosis.status().code(), Code::kBadInput) << text;
+    EXPECT_NE(diagnosis.status().message().find("x.json"), std::string::npos);
+  }
+  for (const char* field : {"recall", "mass_ratio", "output_error", "spec", "reuse"}) {
+    nlohmann::json document = made_diagnosis("yakv");
+    document["diagnosis"]["rows"][0][field] = 7;
+    EXPECT_FALSE(parse_diagnosis(document.dump(), "x.json").ok()) << field;
+    document["diagnosis"]["rows"][0].erase(field);
+    EXPECT_FALSE(parse_diagnosis(document.dump(), "x.json").ok()) << field;
+  }
+  nlohmann::json ragged = made_diagnosis("yakv");
+  ragged["diagnosis"]["rows"][0]["mass_ratio"]["map"][1] = {0.5};
+  EXPECT_FALSE(parse_diagnosis(ragged.dump(), "x.json").ok());
+}
+
+}  // namespace
+}  // namespace kvartet
