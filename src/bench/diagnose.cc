@@ -27,10 +27,19 @@ struct Subject {
   SampleGrid recall, mass, mass_ratio, output_error, gold_recall, own_recall, oracle_mass, own_mass, aggregation_loss;
   SampleGrid kept_mass, selected_mass, generated_mass;
   SampleGrid exact_oracle, stored_oracle, exact_selected, logit_error, logit_error_max;
-  SampleGrid key_error, value_error, gold_by_one, gold_by_half,
-      reuse;  // head 0 stands for a layer, or the first of a view's heads
+  // Head 0 stands for a layer, or the first of a view's heads.
+  SampleGrid key_error, value_error, gold_by_one, gold_by_half, reuse;
   double bytes = 0;
   std::map<std::pair<int, int>, std::vector<std::int32_t>> last = {};  // per layer and view: selected in the step before
+
+  void end_text() {
+    last.clear();
+    for (SampleGrid* grid : {&recall,       &mass,          &mass_ratio,       &output_error, &gold_recall,     &own_recall,
+                             &oracle_mass,  &own_mass,      &aggregation_loss, &kept_mass,    &selected_mass,   &generated_mass,
+                             &exact_oracle, &stored_oracle, &exact_selected,   &logit_error,  &logit_error_max, &key_error,
+                             &value_error,  &gold_by_one,   &gold_by_half,     &reuse})
+      grid->end_text();
+  }
 };
 
 // Asks one cache, at one layer of one step, what the dense run was asked, and compares.
@@ -240,13 +249,6 @@ std::vector<Subject> subjects_of(std::span<const CacheSpec> specs, const Diagnos
   return subjects;
 }
 
-Status check_request(const FidelityRequest& request, std::size_t text_tokens) {
-  const bool fits = request.tokens >= 1 && request.context >= std::int64_t{request.tokens} + 2;
-  if (fits && text_tokens >= static_cast<std::size_t>(request.context)) return {};
-  return bad_input(fmt::format("the text has {} and {} of the first {} are to be decoded; give a longer text or smaller numbers",
-                               counted(text_tokens, "token"), request.tokens, request.context));
-}
-
 // The dense run decodes; at each layer every cache gets its row and is asked its question.
 Status decode_step(Engine& engine, Token token, int prompt, std::span<const std::int32_t> gold, std::span<Sequence> sequences,
                    std::span<Subject> subjects) {
@@ -269,6 +271,20 @@ Status decode_step(Engine& engine, Token token, int prompt, std::span<const std:
   return {};
 }
 
+Status diagnose_text(Engine& engine, const ComparedText& text, std::span<Subject> subjects, const Engine::Progress& progress) {
+  KV_ASSIGN(const CacheSpec full, parse_spec("full"));
+  std::vector<CacheSpec> all = {full};
+  for (const Subject& subject : subjects) all.push_back(subject.spec);
+  KV_ASSIGN(std::vector<Sequence> sequences, engine.prefill(text.prefix(), all, [&](double share) { progress(0.5 * share); }));
+  const auto prompt = static_cast<int>(text.prefix().size());
+  for (int step = 0; step < text.compared; ++step) {
+    KV_TRY(decode_step(engine, text.tokens[uz(prompt + step)], prompt, text.gold, sequences, subjects));
+    progress(0.5 + 0.5 * (step + 1) / text.compared);
+  }
+  for (Subject& subject : subjects) subject.end_text();
+  return {};
+}
+
 }  // namespace
 
 std::vector<SweptSpec> budget_sweep(const CacheSpec& spec) {
@@ -287,29 +303,21 @@ std::vector<SweptSpec> budget_sweep(const CacheSpec& spec) {
   return swept;
 }
 
-Result<DiagnosisReport> diagnose_selection(Engine& engine, std::span<const Token> text, const FidelityRequest& request,
-                                           std::span<const CacheSpec> specs, const DiagnosisOptions& options,
-                                           const std::function<void(double share)>& progress) {
-  KV_TRY(check_request(request, text.size()));
+Result<DiagnosisReport> diagnose_selection(Engine& engine, std::span<const ComparedText> texts, std::span<const CacheSpec> specs,
+                                           const DiagnosisOptions& options, const std::function<void(double share)>& progress) {
   const ModelShape& shape = engine.shape();
+  DiagnosisReport report{
+      .texts = static_cast<int>(texts.size()), .layers = shape.layer_count(), .heads = most_heads(shape), .rows = {}};
   std::vector<Subject> subjects = subjects_of(specs, options);
-  KV_ASSIGN(const CacheSpec full, parse_spec("full"));
-  std::vector<CacheSpec> all = {full};
-  for (const Subject& subject : subjects) all.push_back(subject.spec);
-  const int prompt = request.context - request.tokens;
-  KV_ASSIGN(std::vector<Sequence> sequences, engine.prefill(text.first(uz(prompt)), all, [&](double share) {
-    if (progress) progress(0.5 * share);
-  }));
-  for (int step = 0; step < request.tokens; ++step) {
-    KV_TRY(decode_step(engine, text[uz(prompt + step)], prompt, options.gold, sequences, subjects));
-    if (progress) progress(0.5 + 0.5 * (step + 1) / request.tokens);
+  for (std::size_t t = 0; t < texts.size(); ++t) {
+    const auto show = [&](double share) {
+      if (progress) progress((static_cast<double>(t) + share) / static_cast<double>(texts.size()));
+    };
+    KV_TRY(diagnose_text(engine, texts[t], subjects, show));
+    report.prefix_tokens = std::max(report.prefix_tokens, static_cast<int>(texts[t].prefix().size()));
+    report.steps += texts[t].compared;
+    report.gold_tokens += static_cast<int>(texts[t].gold.size());
   }
-  DiagnosisReport report{.prefix_tokens = prompt,
-                         .steps = request.tokens,
-                         .layers = shape.layer_count(),
-                         .heads = most_heads(shape),
-                         .gold_tokens = static_cast<int>(options.gold.size()),
-                         .rows = {}};
   for (const Subject& subject : subjects) {
     if (!subject.recall.empty()) report.rows.push_back(summarized(subject, report));
   }

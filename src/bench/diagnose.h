@@ -64,17 +64,17 @@ struct DiagnosisRow {
 };
 
 struct DiagnosisReport {
-  int prefix_tokens = 0;
-  int steps = 0;
-  int layers = 0;  // of the model
-  int heads = 0;   // query heads of a layer
-  int gold_tokens = 0;
+  int texts = 0;
+  int prefix_tokens = 0;           // the longest
+  int steps = 0;                   // of all texts
+  int layers = 0;                  // of the model
+  int heads = 0;                   // query heads of a layer
+  int gold_tokens = 0;             // of all texts
   std::vector<DiagnosisRow> rows;  // caches that select; the others have nothing to diagnose
 };
 
 struct DiagnosisOptions {
-  std::vector<std::int32_t> gold = {};  // positions in the prefix that hold what the answer needs, ascending; empty: unknown
-  bool sweep = false;                   // every cache also at the budgets of budget_sweep()
+  bool sweep = false;  // every cache also at the budgets of budget_sweep()
 };
 
 // The cache at budgets of 1/1024, 1/512, ... 1/4 of the prompt (5.6), with what these shares are. Empty for a cache that does not
@@ -85,8 +85,9 @@ struct SweptSpec {
 };
 std::vector<SweptSpec> budget_sweep(const CacheSpec& spec);
 
-Result<DiagnosisReport> diagnose_selection(Engine& engine, std::span<const Token> text, const FidelityRequest& request,
-                                           std::span<const CacheSpec> specs, const DiagnosisOptions& options = {},
+// Each compared token of each text is a step. Errors as compare_texts.
+Result<DiagnosisReport> diagnose_selection(Engine& engine, std::span<const ComparedText> texts, std::span<const CacheSpec> specs,
+                                           const DiagnosisOptions& options = {},
                                            const std::function<void(double share)>& progress = {});
 nlohmann::json diagnosis_json(const DiagnosisReport& report);
 std::string diagnosis_table(const DiagnosisReport& report);

@@ -40,10 +40,17 @@ std::vector<CacheSpec> specs_of(const std::vector<std::string>& texts) {
   return specs;
 }
 
-DiagnosisReport diagnosed(const std::vector<std::string>& specs, const DiagnosisOptions& options = {}) {
+constexpr int kSteps = 8;
+
+// A prefix of 212 tokens.
+ComparedText compared_text(std::vector<std::int32_t> gold = {}) {
+  return {.tokens = text_of(221), .compared = kSteps, .gold = std::move(gold)};
+}
+
+DiagnosisReport diagnosed(const std::vector<ComparedText>& texts, const std::vector<std::string>& specs,
+                          const DiagnosisOptions& options = {}) {
   const auto engine = open_tiny();
-  Result<DiagnosisReport> report =
-      diagnose_selection(*engine, text_of(220), {.context = 220, .tokens = 8}, specs_of(specs), options);
+  Result<DiagnosisReport> report = diagnose_selection(*engine, texts, specs_of(specs), options);
   EXPECT_TRUE(report.ok()) << report.status().message();
   return std::move(report).value();
 }
@@ -56,8 +63,51 @@ TEST(Diagnose, SpreadByHand) {
   EXPECT_EQ(spread_of({}).mean, 0);
 }
 
+// Means 1 and 4: their mean is 2.5, the standard error 1.5, and t of one degree of freedom 12.706.
+TEST(Diagnose, IntervalsAreOverTexts) {
+  SampleGrid grid;
+  grid.add(0, 0, 0);
+  grid.add(1, 0, 2);
+  grid.end_text();
+  grid.end_text();  // a text without samples says nothing
+  EXPECT_EQ(grid.all().by_text.texts, 1);
+  EXPECT_EQ(grid.all().by_text.half_width, 0);
+  grid.add(0, 0, 4);
+  grid.end_text();
+  const Spread s = grid.all();
+  EXPECT_DOUBLE_EQ(s.mean, 2);
+  EXPECT_EQ(s.by_text.texts, 2);
+  EXPECT_DOUBLE_EQ(s.by_text.mean, 2.5);
+  EXPECT_NEAR(s.by_text.half_width, 12.706 * 1.5, 0.01);
+}
+
+// Two texts give what each gives alone.
+TEST(Diagnose, SeveralTexts) {
+  const ComparedText first = compared_text({100, 101});
+  ComparedText second = first;
+  std::rotate(second.tokens.begin(), second.tokens.begin() + 50, second.tokens.end());
+  second.compared = 3;  // and a longer prefix
+  const DiagnosisReport a = diagnosed({first}, {"yakv"});
+  const DiagnosisReport b = diagnosed({second}, {"yakv"});
+  const DiagnosisReport both = diagnosed({first, second}, {"yakv"});
+  EXPECT_EQ(both.texts, 2);
+  EXPECT_EQ(both.steps, kSteps + 3);
+  EXPECT_EQ(both.prefix_tokens, 217);
+  EXPECT_EQ(both.gold_tokens, 4);
+  const auto figure = [](const DiagnosisReport& r) { return r.rows[0].mass.all; };
+  EXPECT_NEAR(figure(both).by_text.mean, 0.5 * (figure(a).mean + figure(b).mean), 1e-6);
+  EXPECT_NEAR(figure(both).mean, (kSteps * figure(a).mean + 3 * figure(b).mean) / (kSteps + 3), 1e-6);
+  EXPECT_GT(figure(both).by_text.half_width, 0);
+  // A text begins without a step before it.
+  EXPECT_NEAR(both.rows[0].reuse.mean, (7 * a.rows[0].reuse.mean + 2 * b.rows[0].reuse.mean) / 9, 1e-6);
+  EXPECT_EQ(diagnosis_json(both)["rows"][0]["mass"]["by_text"]["texts"], 2);
+  EXPECT_NE(diagnosis_table(both).find("mean of 2 texts"), std::string::npos);
+  EXPECT_EQ(diagnosis_table(a).find("interval"), std::string::npos);
+}
+
 TEST(Diagnose, ExactIndexAndExactRowsLoseNothingButTheMass) {
   const DiagnosisReport report = diagnosed(
+      {compared_text()},
       {"full", "select:index=f32", "select:index=higgs1", "select:index=f32,keys=higgs2,values=higgs2", "oracle:share=head"});
   ASSERT_EQ(report.rows.size(), 4U);  // full selects nothing
   const DiagnosisRow& exact = report.rows[0];
@@ -92,7 +142,8 @@ TEST(Diagnose, ExactIndexAndExactRowsLoseNothingButTheMass) {
 
 // The map's mean is the mean; layers that keep everything have no place in it.
 TEST(Diagnose, MapsAreByLayerAndQueryHead) {
-  const DiagnosisReport report = diagnosed({"yakv:dense=1", "infinigen:budget=12", "lrqk:budget=12", "quest:budget=48"});
+  const DiagnosisReport report =
+      diagnosed({compared_text()}, {"yakv:dense=1", "infinigen:budget=12", "lrqk:budget=12", "quest:budget=48"});
   ASSERT_EQ(report.rows.size(), 4U);
   EXPECT_EQ(report.layers, kLayers);
   EXPECT_EQ(report.heads, kHeads);
@@ -132,14 +183,14 @@ TEST(Diagnose, MapsAreByLayerAndQueryHead) {
 
 // Gold positions in the local window are always attended; in the middle only those that are selected.
 TEST(Diagnose, GoldRecall) {
-  const DiagnosisReport kept = diagnosed({"yakv:local=64"}, {.gold = {150, 170, 211}});
+  const DiagnosisReport kept = diagnosed({compared_text({150, 170, 211})}, {"yakv:local=64"});
   EXPECT_EQ(kept.gold_tokens, 3);
   EXPECT_DOUBLE_EQ(kept.rows[0].gold_recall.all.mean, 1);
   EXPECT_DOUBLE_EQ(kept.rows[0].gold_by_one.mean, 1);
   EXPECT_DOUBLE_EQ(kept.rows[0].gold_by_half.mean, 1);
   std::vector<std::int32_t> everywhere;
   for (int t = 0; t < 148; ++t) everywhere.push_back(t);
-  const DiagnosisReport some = diagnosed({"yakv:local=64"}, {.gold = everywhere});
+  const DiagnosisReport some = diagnosed({compared_text(everywhere)}, {"yakv:local=64"});
   // Six of the 148 candidates per head, all of them gold.
   EXPECT_NEAR(some.rows[0].gold_recall.all.mean, 6.0 / 148, 1e-6);
   EXPECT_GE(some.rows[0].gold_by_one.mean, 6.0 / 148);
@@ -157,7 +208,7 @@ TEST(Diagnose, BudgetSweep) {
   EXPECT_TRUE(budget_sweep(parse_spec("kivi").value()).empty());
   EXPECT_EQ(budget_sweep(parse_spec("quest").value()).size(), 9U);
 
-  const DiagnosisReport report = diagnosed({"oracle:local=16"}, {.sweep = true});
+  const DiagnosisReport report = diagnosed({compared_text()}, {"oracle:local=16"}, {.sweep = true});
   ASSERT_EQ(report.rows.size(), 10U);
   EXPECT_TRUE(report.rows[0].sweep_of.empty());
   double last = 0;
@@ -169,7 +220,7 @@ TEST(Diagnose, BudgetSweep) {
   EXPECT_GT(last, report.rows[1].mass.all.mean);
   const nlohmann::json json = diagnosis_json(report);
   EXPECT_EQ(json["rows"][9]["budget_share"], 0.25);
-  EXPECT_NE(diagnosis_table(report).find("at 1/1024 of the prompt"), std::string::npos);
+  EXPECT_NE(diagnosis_table(report).find("  at 1/1024"), std::string::npos);
 }
 
 }  // namespace

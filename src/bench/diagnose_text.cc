@@ -10,7 +10,12 @@
 namespace kvartet {
 namespace {
 
-nlohmann::json spread_json(const Spread& s) { return {{"mean", s.mean}, {"p5", s.p5}, {"p95", s.p95}}; }
+nlohmann::json spread_json(const Spread& s) {
+  nlohmann::json out = {{"mean", s.mean}, {"p5", s.p5}, {"p95", s.p95}};
+  if (s.by_text.texts > 1)
+    out["by_text"] = {{"texts", s.by_text.texts}, {"mean", s.by_text.mean}, {"half_width", s.by_text.half_width}};
+  return out;
+}
 
 // Only of layers that select: the others would be zeros.
 nlohmann::json figure_json(const GridFigure& figure, const DiagnosisReport& report, const std::vector<int>& layers) {
@@ -78,10 +83,28 @@ nlohmann::json row_json(const DiagnosisRow& r, const DiagnosisReport& report) {
 
 std::string share_text(double share) { return fmt::format("1/{:.0f}", 1 / share); }
 
-std::string row_text(const DiagnosisRow& r, bool gold) {
-  const std::string name = r.sweep_of.empty() ? r.spec : fmt::format("  at {} of the prompt", share_text(r.budget_share));
+// Specs are long and differ at their ends: in the tables a number stands for each.
+std::vector<std::string> row_names(const DiagnosisReport& report) {
+  std::vector<std::string> names;
+  int number = 0;
+  for (const DiagnosisRow& r : report.rows) {
+    names.push_back(r.sweep_of.empty() ? fmt::format("{} {}", ++number, r.spec.substr(0, r.spec.find(':')))
+                                       : fmt::format("  at {}", share_text(r.budget_share)));
+  }
+  return names;
+}
+
+std::string legend_text(const DiagnosisReport& report) {
+  std::string out;
+  int number = 0;
+  for (const DiagnosisRow& r : report.rows)
+    if (r.sweep_of.empty()) out += fmt::format("{} = {}\n", ++number, r.spec);
+  return out;
+}
+
+std::string row_text(const std::string& name, const DiagnosisRow& r, bool gold) {
   std::string out = fmt::format(
-      "{:<28.28} {:>5} {:>7.3f} {:>7.4f} {:>7.4f} {:>7.4f} {:>9.4f} {:>10.4f} {:>9.4f} {:>10.4f} {:>8.4f} {:>8.4f} {:>6.3f}",
+      "{:<16.16} {:>5} {:>7.3f} {:>7.4f} {:>7.4f} {:>7.4f} {:>9.4f} {:>10.4f} {:>9.4f} {:>10.4f} {:>8.4f} {:>8.4f} {:>6.3f}",
       name, r.selected_rows, r.recall.all.mean, r.mass.all.mean, r.oracle_mass.mean, r.aggregation_loss.mean, r.exact_oracle.mean,
       r.stored_oracle.mean, r.exact_selected.mean, r.output_error.all.mean, r.key_error.mean, r.key_error_p99, r.reuse.mean);
   if (gold) out += fmt::format(" {:>6.3f} {:>6.3f} {:>6.3f}", r.gold_recall.all.mean, r.gold_by_one.mean, r.gold_by_half.mean);
@@ -89,7 +112,7 @@ std::string row_text(const DiagnosisRow& r, bool gold) {
 }
 
 // The layers and heads where most is lost, and the spread.
-std::string worst_text(const DiagnosisRow& r, const DiagnosisReport& report) {
+std::string worst_text(const std::string& name, const DiagnosisRow& r, const DiagnosisReport& report) {
   double least = 2;
   int layer = 0;
   int head = 0;
@@ -100,20 +123,38 @@ std::string worst_text(const DiagnosisRow& r, const DiagnosisReport& report) {
     head = static_cast<int>(i) % report.heads;
   }
   return fmt::format(
-      "{:<28.28} recall {:.3f} to {:.3f}, mass ratio {:.4f} to {:.4f}, output error {:.4f} to {:.4f}; least mass ratio "
+      "{:<16.16} recall {:.3f} to {:.3f}, mass ratio {:.4f} to {:.4f}, output error {:.4f} to {:.4f}; least mass ratio "
       "{:.4f} in layer {}, head {}\n",
-      r.spec, r.recall.all.p5, r.recall.all.p95, r.mass_ratio.all.p5, r.mass_ratio.all.p95, r.output_error.all.p5,
+      name, r.recall.all.p5, r.recall.all.p95, r.mass_ratio.all.p5, r.mass_ratio.all.p95, r.output_error.all.p5,
       r.output_error.all.p95, least, layer, head);
+}
+
+// The figures that decide, each with its interval over texts.
+std::string intervals_text(const DiagnosisReport& report, const std::vector<std::string>& names) {
+  const bool gold = report.gold_tokens > 0;
+  std::string out =
+      fmt::format("\nmean of {}, and half the width of its 95 % interval\n\n{:<16}", counted(report.texts, "text"), "cache");
+  for (const char* figure : {"recall", "mass", "mass ratio", "ex/top", "stored/top", "ex/own", "stored/own"})
+    out += fmt::format(" {:>15}", figure);
+  out += gold ? fmt::format(" {:>15}\n", "gold") : "\n";
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const DiagnosisRow& r = report.rows[i];
+    std::vector<const Spread*> figures = {&r.recall.all,    &r.mass.all,       &r.mass_ratio.all,  &r.exact_oracle,
+                                          &r.stored_oracle, &r.exact_selected, &r.output_error.all};
+    if (gold) figures.push_back(&r.gold_recall.all);
+    out += fmt::format("{:<16.16}", names[i]);
+    for (const Spread* f : figures) out += fmt::format("  {:>6.3f} ±{:>6.3f}", f->by_text.mean, f->by_text.half_width);
+    out += "\n";
+  }
+  return out;
 }
 
 }  // namespace
 
 nlohmann::json diagnosis_json(const DiagnosisReport& report) {
-  nlohmann::json out = {{"prefix_tokens", report.prefix_tokens},
-                        {"steps", report.steps},
-                        {"layers", report.layers},
-                        {"heads", report.heads},
-                        {"gold_tokens", report.gold_tokens},
+  nlohmann::json out = {{"texts", report.texts},          {"prefix_tokens", report.prefix_tokens},
+                        {"steps", report.steps},          {"layers", report.layers},
+                        {"heads", report.heads},          {"gold_tokens", report.gold_tokens},
                         {"rows", nlohmann::json::array()}};
   for (const DiagnosisRow& r : report.rows) out["rows"].push_back(row_json(r, report));
   return out;
@@ -122,20 +163,26 @@ nlohmann::json diagnosis_json(const DiagnosisReport& report) {
 std::string diagnosis_table(const DiagnosisReport& report) {
   const bool gold = report.gold_tokens > 0;
   std::string out = fmt::format(
-      "\n{} after a prefix of {}; output error of a head, mean: rows {{exact | stored}} x selection {{exact top | own}}\n"
+      "\n{} after {}; output error of a head, mean: rows {{exact | stored}} x selection {{exact top | own}}\n"
       "rows: selected per step; aggr: mass lost because query heads share; reuse: of a selection, selected before\n",
-      counted(report.steps, "step"), report.prefix_tokens);
+      counted(report.steps, "step"),
+      report.texts > 1 ? fmt::format("prefixes of up to {} in {}", report.prefix_tokens, counted(report.texts, "text"))
+                       : fmt::format("a prefix of {}", report.prefix_tokens));
   if (gold) {
     out += fmt::format("gold: share of {} that a head attends to, that one head of a layer does, that half of them do\n",
                        counted(report.gold_tokens, "gold token"));
   }
-  out += fmt::format("\n{:<28} {:>5} {:>7} {:>7} {:>7} {:>7} {:>9} {:>10} {:>9} {:>10} {:>8} {:>8} {:>6}{}\n", "cache", "rows",
+  const std::vector<std::string> names = row_names(report);
+  out += '\n';  // g++ 12 warns of a literal + a string where nothing is wrong
+  out += legend_text(report);
+  out += fmt::format("\n{:<16} {:>5} {:>7} {:>7} {:>7} {:>7} {:>9} {:>10} {:>9} {:>10} {:>8} {:>8} {:>6}{}\n", "cache", "rows",
                      "recall", "mass", "oracle", "aggr", "ex/top", "stored/top", "ex/own", "stored/own", "key err", "p99",
                      "reuse", gold ? "   gold    one   half" : "");
-  for (const DiagnosisRow& r : report.rows) out += row_text(r, gold);
+  for (std::size_t i = 0; i < names.size(); ++i) out += row_text(names[i], report.rows[i], gold);
   out += "\n5th to 95th percentile over steps, layers and heads (by layer and head with --json)\n\n";
-  for (const DiagnosisRow& r : report.rows)
-    if (r.sweep_of.empty()) out += worst_text(r, report);
+  for (std::size_t i = 0; i < names.size(); ++i)
+    if (report.rows[i].sweep_of.empty()) out += worst_text(names[i], report.rows[i], report);
+  if (report.texts > 1) out += intervals_text(report, names);
   return out;
 }
 

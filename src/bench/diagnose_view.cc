@@ -145,10 +145,8 @@ class QueryMeasure {
     figures->stored_oracle = relative_distance(stored_oracle.output(), exact);
     figures->exact_selected = relative_distance(exact_selected.output(), exact);
     figures->stored_selected = relative_distance(attended.output(), exact);
-    double longest = 0;
-    for (int t = 0; t < head_.rows; ++t) longest = std::max(longest, row_length(exact_value(t), dim_));
     figures->exact_distance = distance(exact_selected.output(), exact);
-    figures->exact_bound = 2 * (1 - figures->mass()) * longest;
+    figures->exact_bound = 2 * (1 - figures->mass()) * head_.longest_value;
   }
 
   const DenseHead& head_;
@@ -177,6 +175,8 @@ DenseHead dense_head(std::vector<float> keys, std::vector<float> values, MatView
   head.values = std::move(values);
   const std::size_t rows = head.keys.size() / dim;
   head.rows = static_cast<int>(rows);
+  for (std::size_t t = 0; t < rows; ++t)
+    head.longest_value = std::max(head.longest_value, row_length(head.values.data() + t * dim, dim));
   const float scale = 1.0F / std::sqrt(static_cast<float>(head.dim));
   for (std::size_t h = 0; h < queries.rows; ++h) {
     std::vector<float> logits(rows);
@@ -208,6 +208,7 @@ DenseHead DenseHead::only_query(std::size_t query) const {
   own.weights = {weights[query]};
   own.outputs = {outputs[query]};
   own.largest = {largest[query]};
+  own.longest_value = longest_value;
   return own;
 }
 

@@ -23,6 +23,7 @@ struct DenseHead {
   std::vector<std::vector<double>> weights;  // softmax of them
   std::vector<std::vector<double>> outputs;  // [dim]
   std::vector<double> largest;               // logit
+  double longest_value = 0;                  // ||v||
 
   DenseHead only_query(std::size_t query) const;  // as if the group had this one alone
 };

@@ -56,16 +56,20 @@ Status check_free_runs(const FidelityRequest& request, const ModelShape& shape) 
                   counted(request.free_tokens, "token"), shape.context, room, room));
 }
 
-Status check_request(const FidelityRequest& request, std::size_t text_tokens, const ModelShape& shape) {
+// Does one window fit the model?
+Status check_window(const FidelityRequest& request, const ModelShape& shape) {
   if (request.tokens < 1 || request.context < std::int64_t{request.tokens} + 2) return no_prefix(request);
-  if (request.windows < 1)
-    return usage_error(fmt::format("{} windows make no sense; give at least --windows 1.", request.windows));
   if (request.context > shape.context) {
     return exhausted(
         fmt::format("A context of {} tokens was asked for, but the model was trained for {}; give a smaller --context.",
                     request.context, shape.context));
   }
-  KV_TRY(check_free_runs(request, shape));
+  return check_free_runs(request, shape);
+}
+
+Status check_windows(const FidelityRequest& request, std::size_t text_tokens) {
+  if (request.windows < 1)
+    return usage_error(fmt::format("{} windows make no sense; give at least --windows 1.", request.windows));
   if (text_tokens / static_cast<std::size_t>(request.windows) >= static_cast<std::size_t>(request.context)) return {};
   if (request.windows == 1) {
     return bad_input(fmt::format("The text has {}, fewer than the context of {}; give a longer text or a smaller --context.",
@@ -87,6 +91,14 @@ std::vector<Token> window_of(std::span<const Token> text, const FidelityRequest&
   tokens.insert(tokens.end(), window.begin(), window.end());
   tokens.resize(context);  // where a BOS came in front, the last token has no room
   return tokens;
+}
+
+// As if this text were asked for alone.
+FidelityRequest request_of(const ComparedText& text, FidelityRequest request) {
+  request.context = static_cast<int>(text.tokens.size());
+  request.tokens = text.compared;
+  request.windows = 1;
+  return request;
 }
 
 // What all windows together say of one cache.
@@ -111,12 +123,12 @@ class WindowComparison {
                    const std::function<void(double share)>& progress)
       : engine_(engine), request_(request), specs_(specs), gathered_(gathered), progress_(progress) {}
 
-  Status run(std::span<const Token> window) {
+  Status run(const ComparedText& text) {
+    const std::span<const Token> window = text.tokens;
     const auto tokens = static_cast<std::size_t>(request_.tokens);
     // Compared position i is predicted after window[prefix + i]; the last target is the last token of the window.
-    const std::size_t prefix = window.size() - tokens - 1;
-    KV_ASSIGN(std::vector<Sequence> sequences,
-              engine_.prefill(window.first(prefix), specs_, [&](double share) { show(0.5 * share); }));
+    const std::size_t prefix = text.prefix().size();
+    KV_ASSIGN(std::vector<Sequence> sequences, engine_.prefill(text.prefix(), specs_, [&](double share) { show(0.5 * share); }));
     KV_TRY(compare_layers(sequences, window.subspan(prefix)));
     std::vector<Sequence*> batch;
     for (Sequence& s : sequences) batch.push_back(&s);
@@ -169,7 +181,7 @@ class WindowComparison {
   }
 
   Engine& engine_;
-  const FidelityRequest& request_;
+  FidelityRequest request_;
   std::span<const CacheSpec> specs_;
   std::span<Gathered> gathered_;
   const std::function<void(double share)>& progress_;
@@ -258,26 +270,37 @@ double LogitComparison::reference_perplexity() const {
   return kl_.empty() ? 0 : std::exp(-reference_log_likelihood_ / static_cast<double>(kl_.size()));
 }
 
-Result<FidelityReport> measure_fidelity(Engine& engine, std::span<const Token> text, const FidelityRequest& request,
-                                        std::span<const CacheSpec> specs, const std::function<void(double share)>& progress) {
-  KV_TRY(check_request(request, text.size(), engine.shape()));
+Result<std::vector<ComparedText>> windows_of(const Engine& engine, std::span<const Token> text, const FidelityRequest& request) {
+  KV_TRY(check_window(request, engine.shape()));
+  KV_TRY(check_windows(request, text.size()));
+  std::vector<ComparedText> windows;
+  for (int w = 0; w < request.windows; ++w)
+    windows.push_back({.tokens = window_of(text, request, w, engine.vocabulary()), .compared = request.tokens});
+  return windows;
+}
+
+Result<FidelityReport> compare_texts(Engine& engine, std::span<const ComparedText> texts, const FidelityRequest& request,
+                                     std::span<const CacheSpec> specs, const std::function<void(double share)>& progress) {
+  KV_CHECK(!texts.empty());
   KV_ASSIGN(const CacheSpec reference, parse_spec("full"));
   std::vector<CacheSpec> all = {reference};
   for (const CacheSpec& spec : specs) {
     if (spec.canonical != reference.canonical) all.push_back(spec);
   }
+  for (const ComparedText& text : texts) KV_TRY(check_window(request_of(text, request), engine.shape()));
   std::vector<Gathered> gathered(all.size());  // the reference with itself gives its perplexity and costs little
-  for (int w = 0; w < request.windows; ++w) {
-    const auto show = [&](double share) {
-      if (progress) progress((w + share) / request.windows);
+  std::size_t longest = 0;
+  for (std::size_t t = 0; t < texts.size(); ++t) {
+    const std::function<void(double share)> of_text = [&](double share) {
+      if (progress) progress((static_cast<double>(t) + share) / static_cast<double>(texts.size()));
     };
-    const std::function<void(double share)> of_window = show;
-    WindowComparison comparison(engine, request, all, gathered, of_window);
-    KV_TRY(comparison.run(window_of(text, request, w, engine.vocabulary())));
+    WindowComparison comparison(engine, request_of(texts[t], request), all, gathered, of_text);
+    KV_TRY(comparison.run(texts[t]));
+    longest = std::max(longest, texts[t].prefix().size());
   }
   FidelityReport report = {.reference_spec = reference.canonical,
-                           .windows = request.windows,
-                           .prefix_tokens = request.context - request.tokens - 1,
+                           .windows = static_cast<int>(texts.size()),
+                           .prefix_tokens = static_cast<int>(longest),
                            .tokens = gathered[0].logits.tokens(),
                            .free_tokens = request.free_starts > 0 ? request.free_tokens : 0,
                            .reference_perplexity = gathered[0].logits.perplexity(),
@@ -287,6 +310,12 @@ Result<FidelityReport> measure_fidelity(Engine& engine, std::span<const Token> t
     report.rows.push_back(std::move(row));
   }
   return report;
+}
+
+Result<FidelityReport> measure_fidelity(Engine& engine, std::span<const Token> text, const FidelityRequest& request,
+                                        std::span<const CacheSpec> specs, const std::function<void(double share)>& progress) {
+  KV_ASSIGN(const std::vector<ComparedText> windows, windows_of(engine, text, request));
+  return compare_texts(engine, windows, request, specs, progress);
 }
 
 nlohmann::json fidelity_json(const FidelityReport& report) {

@@ -9,6 +9,7 @@
 // it loses (bench/layer_errors.h). Of a long text several windows can be used, each as if it were a text of its own.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <span>
@@ -64,11 +65,22 @@ struct FidelityRow {
 struct FidelityReport {
   std::string reference_spec;
   int windows = 1;
-  int prefix_tokens = 0;  // of a window
+  int prefix_tokens = 0;  // of a window, the longest
   int tokens = 0;         // compared positions, of all windows
   int free_tokens = 0;    // limit of the free runs
   double reference_perplexity = 0;
   std::vector<FidelityRow> rows;  // the reference is never a row
+};
+
+// A text to compare over: a prefix, then the compared tokens, which are read one by one, and the last one's target.
+struct ComparedText {
+  std::vector<Token> tokens;
+  int compared = 0;
+  std::vector<std::int32_t> gold = {};  // positions in the prefix that hold what the answer needs, ascending; empty: not known
+
+  std::span<const Token> prefix() const {
+    return std::span(tokens).first(tokens.size() - static_cast<std::size_t>(compared) - 1);
+  }
 };
 
 struct FidelityRequest {
@@ -83,8 +95,16 @@ struct FidelityRequest {
 // As many tokens as the model's context has behind the last of a window's free starts: free_tokens may be no more.
 int free_room(const FidelityRequest& request, const ModelShape& shape);
 
-// `text` is raw text as tokens (with BOS where the model wants it: every window gets one). kBadInput: shorter than the windows;
-// kUsage: no room for a prefix; kExhausted: beyond the model's context, also by free runs; kCancelled; else as prefill.
+// The request's windows of a raw text as tokens (with BOS where the model wants it: every window gets one). kBadInput: the text
+// is shorter than the windows; kUsage: no room for a prefix; kExhausted: beyond the model's context, also by free runs.
+Result<std::vector<ComparedText>> windows_of(const Engine& engine, std::span<const Token> text, const FidelityRequest& request);
+
+// Of the request, free runs and layer steps apply: context and compared tokens are each text's own. Refusals as above;
+// kCancelled; else as prefill.
+Result<FidelityReport> compare_texts(Engine& engine, std::span<const ComparedText> texts, const FidelityRequest& request,
+                                     std::span<const CacheSpec> specs, const std::function<void(double share)>& progress = {});
+
+// compare_texts over windows_of.
 Result<FidelityReport> measure_fidelity(Engine& engine, std::span<const Token> text, const FidelityRequest& request,
                                         std::span<const CacheSpec> specs, const std::function<void(double share)>& progress = {});
 

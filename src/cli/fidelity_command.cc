@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "bench/diagnose.h"
 #include "bench/fidelity.h"
 #include "bench/runner/benchmark.h"
 #include "cli/command.h"
 #include "cli/planning.h"
+#include "cli/prefill_keeping.h"
 #include "core/counted.h"
 #include "core/file_system.h"
 #include "engine/engine.h"
@@ -24,23 +26,26 @@ struct FidelityFlags {
   std::vector<std::string> kv;
   std::string file;
   std::string task;  // instead of a file
+  int samples = 1;   // prompts of it
   std::string data_dir;
+  std::optional<std::string> keep_prefill;
   FidelityRequest request;
   bool json = false;
   bool diagnose = false;
   bool sweep = false;
   bool free_given = false;
+  bool samples_given = false;
 };
 
 // For the planner, which knows something of these caches from now on. Nobody's measurement fails over it.
-Status keep_for_planner(const FidelityFlags& flags, const std::string& model_path, std::span<const Token> tokens,
+Status keep_for_planner(const FidelityFlags& flags, const std::string& model_path, const std::string& text_hash,
                         const FidelityReport& report) {
   std::optional<PlannerStore> store = open_planner_store();
   if (!store) return {};
   FidelityRecord record;
   KV_ASSIGN(record.model_hash, model_fingerprint(FileSystem::real(), model_path));
   record.model_name = flags.model.model;
-  record.text_hash = hash_tokens(tokens);
+  record.text_hash = text_hash;
   record.prefix_tokens = report.prefix_tokens;
   record.tokens = report.tokens;
   record.measured = utc_timestamp();
@@ -54,39 +59,74 @@ Status keep_for_planner(const FidelityFlags& flags, const std::string& model_pat
   return store->keep(records);
 }
 
-// What is compared over: tokens, how many of them, and where in them the answer stands.
-struct FidelityText {
-  std::vector<Token> tokens;
-  FidelityRequest request;
-  std::vector<std::int32_t> gold;
+struct Texts {
+  std::vector<ComparedText> compared;
+  std::string hash;  // of a file's whole text
 };
 
-Result<FidelityText> text_of_file(const FidelityFlags& flags, const std::string& text, const Engine& engine) {
-  FidelityText out{.tokens = {}, .request = flags.request, .gold = {}};
-  KV_ASSIGN(out.tokens, build_prompt(engine.vocabulary(), PromptForm::kRaw, {text, ""}));
-  return out;
+Result<Texts> windows_of_file(const FidelityFlags& flags, const std::string& text, const Engine& engine) {
+  KV_ASSIGN(const std::vector<Token> tokens, build_prompt(engine.vocabulary(), PromptForm::kRaw, {text, ""}));
+  FidelityRequest windows = flags.request;
+  windows.free_starts = 0;  // how far free runs go is looked at when they are known to fit
+  Texts texts{.compared = {}, .hash = hash_tokens(tokens)};
+  KV_ASSIGN(texts.compared, windows_of(engine, tokens, windows));
+  return texts;
 }
 
-// The first sample's prompt, and its gold answer as the text that goes on.
-Result<FidelityText> text_of_task(const FidelityFlags& flags, const Engine& engine) {
+// The first samples' prompts, and their gold answers as the text that goes on.
+Result<Texts> texts_of_task(const FidelityFlags& flags, const Engine& engine) {
   BenchmarkRequest request;
   request.tasks = {flags.task};
   request.contexts = {flags.request.context};
-  request.samples = 1;
+  request.samples = flags.samples;
   request.data_dir = flags.data_dir;
   KV_ASSIGN(const std::vector<PlannedTask> planned,
             plan_benchmark(request, engine.vocabulary(), engine.shape(), FileSystem::real()));
-  const PreparedSample& sample = planned.front().samples.front();
-  if (sample.gold.size() < 2) {
-    return usage_error(fmt::format("the answer of {} has {}, too few to compare over; choose another task", flags.task,
-                                   counted(sample.gold.size(), "token")));
+  Texts texts;
+  for (const PreparedSample& sample : planned.front().samples) {
+    const int gold = static_cast<int>(sample.gold.size());
+    if (gold < 2) {
+      return usage_error(fmt::format("the answer of {} has {}, too few to compare over; choose another task", flags.task,
+                                     counted(gold, "token")));
+    }
+    ComparedText& text = texts.compared.emplace_back();
+    text.tokens = sample.prompt();
+    text.compared = std::min(gold - 1, flags.request.tokens);
+    text.tokens.insert(text.tokens.end(), sample.gold.begin(), sample.gold.begin() + text.compared + 1);
+    text.gold = sample.gold_positions;
   }
-  FidelityText out{.tokens = sample.prompt(), .request = flags.request, .gold = sample.gold_positions};
-  out.tokens.insert(out.tokens.end(), sample.gold.begin(), sample.gold.end());
-  out.request.context = static_cast<int>(out.tokens.size());
-  out.request.tokens = static_cast<int>(sample.gold.size()) - 1;
-  out.request.windows = 1;
-  return out;
+  return texts;
+}
+
+// What nobody asked for is shortened to what fits; the table says how far the runs go.
+int fitting_free_tokens(const FidelityFlags& flags, std::span<const ComparedText> texts, const ModelShape& shape) {
+  int fitting = flags.request.free_tokens;
+  for (const ComparedText& text : texts) {
+    FidelityRequest one = flags.request;
+    one.context = static_cast<int>(text.tokens.size());
+    one.tokens = text.compared;
+    fitting = std::min(fitting, free_room(one, shape));
+  }
+  return fitting;
+}
+
+// Both passes over a text, and every later run with other caches, then take its prefix from the folder.
+Result<std::unique_ptr<KeptPrefills>> keep_prefixes(const std::string& directory, const std::string& model_path,
+                                                    std::span<const ComparedText> texts, Engine& engine) {
+  KV_ASSIGN(std::unique_ptr<KeptPrefills> kept, open_kept_prefills(directory, model_path));
+  std::vector<std::vector<Token>> prefixes;
+  for (const ComparedText& text : texts) prefixes.emplace_back(text.prefix().begin(), text.prefix().end());
+  KV_ASSIGN(const KeptPrefills::Plan plan, kept->plan(engine.shape(), prefixes));
+  KV_TRY(kept->prepare(plan));
+  engine.use_kept_prefills(kept.get());
+  return kept;
+}
+
+std::string result_text(const FidelityFlags& flags, const FidelityReport& report, const DiagnosisReport& diagnosis) {
+  if (!flags.json) return fidelity_table(report) + (flags.diagnose ? diagnosis_table(diagnosis) : "");
+  nlohmann::json document = fidelity_json(report);
+  if (flags.diagnose) document["diagnosis"] = diagnosis_json(diagnosis);
+  return document.dump(1) + "\n";
 }
 
 Status check_flags(const FidelityFlags& flags) {
@@ -94,6 +134,9 @@ Status check_flags(const FidelityFlags& flags) {
     return usage_error("fidelity compares over a text: give one of -f FILE and --task TASK");
   }
   if (flags.sweep && !flags.diagnose) return usage_error("--sweep belongs to --diagnose; give both");
+  if (flags.samples_given && flags.task.empty()) {
+    return usage_error("--samples counts the prompts of a --task; of a text give --windows");
+  }
   return {};
 }
 
@@ -107,32 +150,26 @@ Status fidelity(const FidelityFlags& flags) {
   KV_ASSIGN(EngineOptions options, engine_options(flags.model));
   options.bf16_copy = true;  // activation rounding of low-bit products would drown q8_0 (DESIGN 6)
   KV_ASSIGN(std::unique_ptr<Engine> engine, Engine::open(options));
-  KV_ASSIGN(FidelityText text, flags.task.empty() ? text_of_file(flags, read, *engine) : text_of_task(flags, *engine));
-  // What nobody asked for is shortened to what fits; the table says how far the runs go.
-  if (!flags.free_given) text.request.free_tokens = std::min(text.request.free_tokens, free_room(text.request, engine->shape()));
-  KV_ASSIGN(FidelityReport report,
-            measure_fidelity(*engine, text.tokens, text.request, specs, [](double share) { show_progress("comparing", share); }));
+  KV_ASSIGN(const Texts texts, flags.task.empty() ? windows_of_file(flags, read, *engine) : texts_of_task(flags, *engine));
+  FidelityRequest request = flags.request;
+  if (!flags.free_given) request.free_tokens = fitting_free_tokens(flags, texts.compared, engine->shape());
+  std::unique_ptr<KeptPrefills> kept;
+  if (flags.keep_prefill) {
+    KV_ASSIGN(kept, keep_prefixes(*flags.keep_prefill, options.model_path, texts.compared, *engine));
+  }
+  KV_ASSIGN(const FidelityReport report,
+            compare_texts(*engine, texts.compared, request, specs, [](double share) { show_progress("comparing", share); }));
   DiagnosisReport diagnosis;
   if (flags.diagnose) {
-    KV_ASSIGN(diagnosis, diagnose_selection(*engine, text.tokens, text.request, specs, {.gold = text.gold, .sweep = flags.sweep},
+    KV_ASSIGN(diagnosis, diagnose_selection(*engine, texts.compared, specs, {.sweep = flags.sweep},
                                             [](double share) { show_progress("diagnosing", share); }));
   }
   show_progress("", 1);
   // An answer's few tokens say too little of a cache.
-  const Status kept = flags.task.empty() ? keep_for_planner(flags, options.model_path, text.tokens, report) : Status();
-  if (!kept.ok()) print_note("note: the planner will not know of this: " + kept.message());
-  if (flags.diagnose && flags.json) {
-    nlohmann::json document = fidelity_json(report);
-    document["diagnosis"] = diagnosis_json(diagnosis);
-    print(document.dump(1) + "\n");
-    return {};
-  }
-  if (flags.diagnose) {
-    print(fidelity_table(report) + diagnosis_table(diagnosis));
-    return {};
-  }
-  print(flags.json ? fidelity_json(report).dump(1) + "\n" : fidelity_table(report));
-  return {};
+  const Status noted = flags.task.empty() ? keep_for_planner(flags, options.model_path, texts.hash, report) : Status();
+  if (!noted.ok()) print_note("note: the planner will not know of this: " + noted.message());
+  print(result_text(flags, report, diagnosis));
+  return kept == nullptr ? Status() : report_keeping(*kept, *flags.keep_prefill);
 }
 
 }  // namespace
@@ -150,8 +187,11 @@ void add_fidelity(CLI::App& app, Action* action) {
   command->add_option("-f,--file", flags->file, "the text");
   command->add_option(
       "--task", flags->task,
-      "instead of a text: the first prompt of this task at --context tokens, and its gold answer; with --diagnose also "
-      "whether the rows that hold the answer are found");
+      "instead of a text: prompts of this task at --context tokens, and of each gold answer the first --tokens; with --diagnose "
+      "also whether the rows that hold the answer are found");
+  command->add_option("--samples", flags->samples, "prompts of the task, from its first on; two or more give intervals")
+      ->capture_default_str()
+      ->check(at_least(1));
   command->add_option("--data", flags->data_dir, "the folder of the data files, for tasks that read some");
   command->add_option("--context", flags->request.context, "tokens of a window of the text")
       ->capture_default_str()
@@ -173,9 +213,13 @@ void add_fidelity(CLI::App& app, Action* action) {
                     "for caches that select rows: recall, attention mass, and where the error comes from");
   command->add_flag("--sweep", flags->sweep,
                     "with --diagnose: each of these caches also at budgets from 1/1024 to 1/4 of the prompt");
+  command->add_option("--keep-prefill", flags->keep_prefill,
+                      "a folder for the exact rows of every prefix: they are computed once, also for later runs with other "
+                      "caches, with the same results. Large");
   command->add_flag("--json", flags->json, "one JSON document on standard output");
   command->callback([flags, action, command] {
     flags->free_given = command->count("--free") > 0;
+    flags->samples_given = command->count("--samples") > 0;
     if (flags->request.free_tokens == 0) flags->request.free_starts = 0;
     *action = [flags] { return fidelity(*flags); };
   });

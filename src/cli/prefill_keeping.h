@@ -1,4 +1,4 @@
-// bench --keep-prefill: what it takes, before anything is computed, and what is said about it.
+// --keep-prefill: what it takes, before anything is computed, and what is said about it.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@
 
 namespace kvartet {
 
-// The folder as this model's bench uses it; the first files of no use are named on standard error.
+// The folder as this model's runs use it; the first files of no use are named on standard error.
 // kUsage: no name; else as model_fingerprint.
 Result<std::unique_ptr<KeptPrefills>> open_kept_prefills(const std::string& directory, const std::string& model_path);
 

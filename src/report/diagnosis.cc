@@ -107,6 +107,7 @@ Result<SelectionDiagnosis> parse_diagnosis(std::string_view text, const std::str
   Fields fields;
   SelectionDiagnosis out;
   out.source = source;
+  if (diagnosis.is_object() && diagnosis.contains("texts")) out.texts = fields.whole(diagnosis, "texts");
   out.prefix_tokens = fields.whole(diagnosis, "prefix_tokens");
   out.steps = fields.whole(diagnosis, "steps");
   out.gold_tokens = fields.whole(diagnosis, "gold_tokens");

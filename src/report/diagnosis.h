@@ -32,8 +32,9 @@ struct DiagnosedCache {
 
 struct SelectionDiagnosis {
   std::string source;  // the file's name, for people
-  int prefix_tokens = 0;
-  int steps = 0;
+  int texts = 1;
+  int prefix_tokens = 0;  // of the longest text
+  int steps = 0;          // of all texts
   int gold_tokens = 0;
   std::vector<DiagnosedCache> caches;
 };

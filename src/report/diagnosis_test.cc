@@ -46,6 +46,14 @@ TEST(Diagnosis, ThePageShowsWhichRowsAreFound) {
     EXPECT_NE(html.find(text), std::string::npos) << text;
 }
 
+TEST(Diagnosis, OfSeveralTexts) {
+  nlohmann::json document = made_diagnosis("yakv");
+  document["diagnosis"]["texts"] = 3;
+  const SelectionDiagnosis diagnosis = parse_diagnosis(document.dump(), "essay.json").value();
+  EXPECT_EQ(diagnosis.texts, 3);
+  EXPECT_NE(page_with({diagnosis}).find("essay.json: 10 steps in 3 texts of up to 2,028 tokens"), std::string::npos);
+}
+
 TEST(Diagnosis, WhatIsNoneIsRefused) {
   for (const char* text : {"", "[]", "{}", "{\"rows\": []}", "{\"diagnosis\": 5}", "not json",
                            "{\"prefix_tokens\": 1, \"steps\": 1, \"gold_tokens\": 0, \"rows\": []}"}) {

@@ -120,7 +120,9 @@ void write_one(Html& out, const SelectionDiagnosis& d, std::size_t number) {
   const std::map<std::string, std::string> names = short_names(specs);
   const std::string id = fmt::format("selection-{}", number);
   const std::string gold = d.gold_tokens > 0 ? fmt::format(", of which {} hold the answer", d.gold_tokens) : "";
-  out.element("h3", fmt::format("{}: {} after {} tokens{}", d.source, counted(d.steps, "step"), grouped(d.prefix_tokens), gold));
+  const std::string texts = d.texts > 1 ? fmt::format("in {} of up to", counted(d.texts, "text")) : "after";
+  out.element("h3",
+              fmt::format("{}: {} {} {} tokens{}", d.source, counted(d.steps, "step"), texts, grouped(d.prefix_tokens), gold));
   write_table(out, d, names);
   write_maps(out, d, names, id);
   out.open("div", {{"class", "charts"}});
@@ -146,10 +148,8 @@ void write_diagnosis_section(Html& out, std::span<const SelectionDiagnosis> diag
   out.element("h2", "Which rows are found", {{"id", "selection"}});
   out.element("p",
               "Caches that select rows, asked what full was asked on the same text. Recall counts rows; mass weighs them by the "
-              "attention "
-              "that full gives them. Output errors of a head tell the two causes apart: with exact rows and its own selection a "
-              "cache loses "
-              "by its index, with stored rows and the exact set by how rows are stored.");
+              "attention that full gives them. Output errors of a head tell the two causes apart: with exact rows and its own "
+              "selection a cache loses by its index, with stored rows and the exact set by how rows are stored.");
   for (std::size_t i = 0; i < diagnoses.size(); ++i) write_one(out, diagnoses[i], i + 1);
   out.close();
 }

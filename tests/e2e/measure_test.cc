@@ -86,6 +86,25 @@ TEST_F(Measure, FidelitySaysWhereASelectionLoses) {
   EXPECT_TRUE(is_ok(fidelity(caches + Arguments{"--diagnose"})));
   EXPECT_TRUE(is_refused(fidelity(caches + Arguments{"--sweep"}), 2, "--diagnose"));
   EXPECT_TRUE(is_refused(fidelity(caches + Arguments{"--task", "needle"}), 2, "--task"));
+  EXPECT_TRUE(is_refused(fidelity(caches + Arguments{"--samples", "2"}), 2, "--windows"));
+}
+
+// Prefixes are computed once, and the results are the same.
+TEST_F(Measure, FidelityKeepsPrefixes) {
+  const Arguments asked = {"--kv", "oracle:local=16", "--context", "200",        "--tokens", "3", "--windows",
+                           "2",    "--free",          "0",         "--diagnose", "--json"};
+  const Finished plain = fidelity(asked);
+  ASSERT_TRUE(is_ok(plain));
+  EXPECT_EQ(plain.json()["diagnosis"]["texts"], 2);
+  const Arguments keep = {"--keep-prefill", folder_.path("kept")};
+  const Finished first = fidelity(asked + keep);
+  const Finished second = fidelity(asked + keep);
+  ASSERT_TRUE(is_ok(first));
+  ASSERT_TRUE(is_ok(second));
+  EXPECT_EQ(first.out, plain.out);
+  EXPECT_EQ(second.out, plain.out);
+  EXPECT_NE(first.err.find("2 read, 2 written"), std::string::npos) << first.err;
+  EXPECT_NE(second.err.find("4 read, 0 written"), std::string::npos) << second.err;
 }
 
 TEST_F(Measure, FidelityCanBeInterruptedWhileItCompares) {
