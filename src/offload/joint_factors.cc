@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "core/check.h"
@@ -60,33 +61,59 @@ Dense gram(MatView<const float> x) {
   return out;
 }
 
-// S^-1 B for a symmetric S that has no negative eigenvalues, by Cholesky. A tiny multiple of the identity stands in where S has
-// no inverse: fewer queries than factors, or keys that lie in a plane.
-Dense solve(Dense s, Dense b) {
-  const std::size_t n = s.rows;
-  double trace = 0;
-  for (std::size_t i = 0; i < n; ++i) trace += s.row(i)[i];
-  const double ridge = 1e-10 * trace / static_cast<double>(n) + 1e-30;
-  for (std::size_t i = 0; i < n; ++i) s.row(i)[i] += ridge;
-  for (std::size_t i = 0; i < n; ++i) {  // S = L L^T, L in place of the lower half
-    for (std::size_t j = 0; j <= i; ++j) {
-      double x = s.row(i)[j];
-      for (std::size_t k = 0; k < j; ++k) x -= s.row(i)[k] * s.row(j)[k];
-      s.row(i)[j] = i == j ? std::sqrt(std::max(x, ridge)) : x / s.row(j)[j];
+// A pivot that is this much smaller than the largest diagonal element is rounding.
+constexpr double kLeastPivot = 1e-10;
+
+// A symmetric matrix without negative eigenvalues as L L^T. It may have no inverse (fewer queries than factors, keys that lie in
+// a plane): unknowns whose row follows from the rows before are left out.
+class Cholesky {
+ public:
+  explicit Cholesky(Dense s) : l_(std::move(s)), used_(l_.rows) {
+    double largest = 0;
+    for (std::size_t i = 0; i < l_.rows; ++i) largest = std::max(largest, l_.row(i)[i]);
+    for (std::size_t i = 0; i < l_.rows; ++i) {
+      double* const row = l_.row(i);
+      for (std::size_t j = 0; j < i; ++j) row[j] = used_[j] ? (row[j] - product_of_rows(i, j)) / l_.row(j)[j] : 0;
+      const double pivot = row[i] - product_of_rows(i, i);
+      used_[i] = pivot > kLeastPivot * largest;
+      row[i] = used_[i] ? std::sqrt(pivot) : 1;
     }
   }
-  for (std::size_t i = 0; i < n; ++i) {  // L Y = B
-    for (std::size_t k = 0; k < i; ++k)
-      for (std::size_t j = 0; j < b.cols; ++j) b.row(i)[j] -= s.row(i)[k] * b.row(k)[j];
-    for (std::size_t j = 0; j < b.cols; ++j) b.row(i)[j] /= s.row(i)[i];
+
+  // S X = B, with zeros for what is left out.
+  Dense solve(Dense b) const {
+    const std::size_t n = l_.rows;
+    for (std::size_t i = 0; i < n; ++i) {  // L Y = B
+      for (std::size_t k = 0; k < i; ++k) subtract(l_.row(i)[k], b.row(k), b.row(i), b.cols);
+      finish(i, &b);
+    }
+    for (std::size_t i = n; i-- > 0;) {  // L^T X = Y
+      for (std::size_t k = i + 1; k < n; ++k)
+        if (used_[k]) subtract(l_.row(k)[i], b.row(k), b.row(i), b.cols);
+      finish(i, &b);
+    }
+    return b;
   }
-  for (std::size_t i = n; i-- > 0;) {  // L^T X = Y
-    for (std::size_t k = i + 1; k < n; ++k)
-      for (std::size_t j = 0; j < b.cols; ++j) b.row(i)[j] -= s.row(k)[i] * b.row(k)[j];
-    for (std::size_t j = 0; j < b.cols; ++j) b.row(i)[j] /= s.row(i)[i];
+
+ private:
+  // Of what stands in front of the diagonal of row j.
+  double product_of_rows(std::size_t i, std::size_t j) const {
+    double sum = 0;
+    for (std::size_t k = 0; k < j; ++k) sum += l_.row(i)[k] * l_.row(j)[k];
+    return sum;
   }
-  return b;
-}
+  static void subtract(double factor, const double* from, double* row, std::size_t count) {
+    for (std::size_t j = 0; j < count; ++j) row[j] -= factor * from[j];
+  }
+  void finish(std::size_t i, Dense* b) const {
+    for (std::size_t j = 0; j < b->cols; ++j) b->row(i)[j] = used_[i] ? b->row(i)[j] / l_.row(i)[i] : 0;
+  }
+
+  Dense l_;
+  std::vector<bool> used_;
+};
+
+Dense solve(Dense s, Dense b) { return Cholesky(std::move(s)).solve(std::move(b)); }
 
 // The selector of the columns with the largest sum of |Q| + |K|; ties to the lower one.
 Dense largest_columns(MatView<const float> keys, MatView<const float> queries, std::size_t r) {

@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -220,6 +222,37 @@ TEST(JointFactors, FewerQueriesThanFactorsAndEqualKeysStayFinite) {
       const KeyProjection made = joint_factors({k.data(), 9, kDim}, {q.data(), queries, kDim}, {.factors = 6});
       for (const float x : made.keys) EXPECT_TRUE(std::isfinite(x));
       for (const float x : made.query) EXPECT_TRUE(std::isfinite(x));
+    }
+  }
+}
+
+// As many factors as channels give the logits of a query that was seen exactly, also where the matrices have no inverse: few
+// keys, one query, all alike, zeros.
+TEST(JointFactors, MatricesWithoutAnInverse) {
+  constexpr std::size_t kDim = 32;
+  for (const std::size_t keys : {std::size_t{1}, std::size_t{2}, std::size_t{5}, std::size_t{200}}) {
+    for (const std::size_t queries : {std::size_t{1}, std::size_t{5}, std::size_t{40}}) {
+      for (const char* kind : {"normal", "alike", "zero"}) {
+        std::vector<float> k = normals(keys * kDim, 1);
+        std::vector<float> q = normals(queries * kDim, 2);
+        if (kind == std::string("alike")) {
+          for (std::size_t i = 0; i < k.size(); ++i) k[i] = k[i % kDim];
+          for (std::size_t i = 0; i < q.size(); ++i) q[i] = q[i % kDim];
+        }
+        if (kind == std::string("zero")) std::fill(k.begin(), k.end(), 0.0F);
+        const KeyProjection made = joint_factors({k.data(), keys, kDim}, {q.data(), queries, kDim}, {.factors = kDim});
+        for (std::size_t t = 0; t < keys; ++t) {
+          double logit = 0;
+          double exact = 0;
+          for (std::size_t i = 0; i < kDim; ++i) {
+            double feature = 0;
+            for (std::size_t c = 0; c < kDim; ++c) feature += static_cast<double>(made.query[i * kDim + c]) * q[c];
+            logit += feature * made.keys[t * kDim + i];
+            exact += static_cast<double>(q[i]) * k[t * kDim + i];
+          }
+          EXPECT_NEAR(logit, exact, 2e-3) << kind << ": " << keys << " keys, " << queries << " queries";
+        }
+      }
     }
   }
 }

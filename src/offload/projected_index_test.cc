@@ -56,6 +56,31 @@ TEST(ProjectedIndex, ScoresEqualDecodedProducts) {
   }
 }
 
+// Prompts of few rows, windows of one query: matrices without an inverse.
+TEST(ProjectedIndex, FewKeysAndQueriesGiveNumbers) {
+  constexpr std::size_t kNarrow = 32;
+  for (const IndexOptions& options : {IndexOptions{.kind = IndexKind::kPartial},
+                                      {.kind = IndexKind::kPartial, .skew = Skew::kNone},
+                                      {.kind = IndexKind::kFactors}}) {
+    for (const std::size_t keys : {std::size_t{2}, std::size_t{5}, std::size_t{200}}) {
+      for (const std::size_t queries : {std::size_t{1}, std::size_t{5}}) {
+        for (const float size : {1e-6F, 1.0F, 1000.0F}) {
+          std::vector<float> k = normals(keys * kNarrow, 1);
+          std::vector<float> q = normals(queries * kNarrow, 2);
+          for (float& x : k) x *= size;
+          for (float& x : q) x *= size;
+          const std::shared_ptr<Arena> arena = Arena::create();
+          const ProjectedIndex index =
+              ProjectedIndex::build(*arena, options, {k.data(), keys, kNarrow}, {q.data(), queries, kNarrow}).value();
+          std::vector<float> logits(keys);
+          index.score(q.data(), 0.2F, logits);
+          for (const float x : logits) EXPECT_TRUE(std::isfinite(x)) << keys << " " << queries << " " << size;
+        }
+      }
+    }
+  }
+}
+
 // 2 r bytes per key and query head, as offloading.md 6 counts them, and the map of r x d.
 TEST(ProjectedIndex, BytesOfSection6) {
   const IndexOptions lrqk = {.kind = IndexKind::kFactors, .factors = 32};

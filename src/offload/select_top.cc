@@ -94,7 +94,8 @@ std::uint64_t key_of(float score, std::size_t index) {
 // A score that probably somewhat more than k scores reach, from a sample of every `step`-th.
 float guessed_threshold(std::span<const float> scores, std::size_t k, std::size_t step, std::vector<float>* sample) {
   sample->clear();
-  for (std::size_t i = 0; i < scores.size(); i += step) sample->push_back(scores[i]);
+  for (std::size_t i = 0; i < scores.size(); i += step)
+    if (!std::isnan(scores[i])) sample->push_back(scores[i]);
   const double expected = static_cast<double>(k) / static_cast<double>(step);
   const auto rank = static_cast<std::size_t>(expected + 3 * std::sqrt(expected) + 4);
   if (rank >= sample->size()) return -INFINITY;
@@ -143,8 +144,8 @@ void TopSelector::select(std::span<const float> scores, int k, std::vector<std::
   for (;;) {
     keys_.clear();
     for (std::size_t i = 0; i < scores.size(); ++i) {
-      KV_DCHECK(!std::isnan(scores[i]));
-      if (scores[i] >= threshold) keys_.push_back(key_of(scores[i], i));
+      // A NaN is below nothing, so it counts: there are always enough, and what is broken shows in the output.
+      if (!(scores[i] < threshold)) keys_.push_back(key_of(scores[i], i));
     }
     if (keys_.size() >= wanted) break;
     threshold = -INFINITY;  // the guess was too high

@@ -123,5 +123,21 @@ TEST(SelectTop, EqualsAFullSort) {
   }
 }
 
+// What is broken shows in the output; a selection ends all the same, with as many rows as were wanted.
+TEST(SelectTop, NansDoNotHang) {
+  for (const std::size_t count : {std::size_t{3}, std::size_t{200}, std::size_t{5000}}) {
+    std::vector<float> scores = normals(count, 7);
+    for (std::size_t i = 0; i < count; ++i)
+      if (i % 3 != 0) scores[i] = NAN;
+    TopSelector top;
+    std::vector<std::int32_t> chosen;
+    top.select(scores, static_cast<int>(count) / 2, &chosen);
+    EXPECT_EQ(chosen.size(), count / 2);
+    scores.assign(count, NAN);
+    top.select(scores, static_cast<int>(count), &chosen);
+    EXPECT_EQ(chosen.size(), count);
+  }
+}
+
 }  // namespace
 }  // namespace kvartet
