@@ -53,7 +53,10 @@ Status explain(const ExplainFlags& flags) {
                  "live: what the rows need. allocated: what is taken from the machine, in whole tiles. in fast tier: the part "
                  "that has to be near. ratio: an f16 cache of the same tokens / allocated; fast: / in fast tier.",
                  0);
-  print(flags.json ? (rows.size() == 1 ? rows[0] : nlohmann::ordered_json{{"rows", rows}}).dump(1) + "\n" : table);
+  print(flags.json ? (rows.size() == 1 ? rows[0] : nlohmann::ordered_json{{"rows", rows}})
+                             .dump(1, ' ', false, nlohmann::json::error_handler_t::replace) +
+                         "\n"
+                   : table);
   return {};
 }
 

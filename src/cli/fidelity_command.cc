@@ -126,7 +126,7 @@ std::string result_text(const FidelityFlags& flags, const FidelityReport& report
   if (!flags.json) return fidelity_table(report) + (flags.diagnose ? diagnosis_table(diagnosis) : "");
   nlohmann::json document = fidelity_json(report);
   if (flags.diagnose) document["diagnosis"] = diagnosis_json(diagnosis);
-  return document.dump(1) + "\n";
+  return document.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
 Status check_flags(const FidelityFlags& flags) {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "cache/spec_grammar.h"
 #include "cli/command.h"
 #include "cli/planning.h"
 
@@ -68,8 +69,9 @@ Status audit(bool json) {
   std::string text = fmt::format("actual / predicted of the decisions in {}\n{:20} {:12} {:>7} {:52} {:>7} {:>7} {:>7}\n",
                                  planner_home(), "decided", "kind", "prompt", "cache", "bytes", "ttft", "tok/s");
   for (const PlanRecord& p : plans) {
-    text += fmt::format("{:20} {:12} {:>7} {:52} {:>7} {:>7} {:>7}\n", p.decided, p.kind, p.prompt_tokens, p.spec,
-                        ratio_text(p.actual_bytes, p.predicted_bytes), ratio_text(p.actual_ttft_s, p.predicted_ttft_s),
+    text += fmt::format("{:20} {:12} {:>7} {:52} {:>7} {:>7} {:>7}\n", printable(p.decided), printable(p.kind), p.prompt_tokens,
+                        printable(p.spec), ratio_text(p.actual_bytes, p.predicted_bytes),
+                        ratio_text(p.actual_ttft_s, p.predicted_ttft_s),
                         ratio_text(p.actual_decode_tokens_per_s, p.predicted_decode_tokens_per_s));
     const auto number = [](const std::optional<double>& x) {
       return x ? nlohmann::ordered_json(*x) : nlohmann::ordered_json(nullptr);
@@ -94,7 +96,8 @@ Status audit(bool json) {
                       {"decode_tokens_per_s", number(p.actual_decode_tokens_per_s)},
                       {"loss", number(p.actual_loss)}}}});
   }
-  print(json ? nlohmann::ordered_json{{"rows", rows}}.dump(1) + "\n" : text);
+  print(json ? nlohmann::ordered_json{{"rows", rows}}.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"
+             : text);
   return {};
 }
 

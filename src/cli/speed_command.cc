@@ -82,7 +82,7 @@ void print_json(const SpeedReport& report, int threads) {
       {"machine",
        {{"cpu", machine.cpu}, {"threads", threads}, {"read_gb_per_s", report.read_gb_per_s}, {"read_runs", report.read_runs}}},
       {"rows", rows}};
-  print(document.dump(1) + "\n");
+  print(document.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
 // The file of a random model, made unless it is there: writing one of the larger shapes takes minutes.

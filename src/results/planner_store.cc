@@ -134,6 +134,16 @@ bool is_possible(const FidelityRecord& r) {
   return is_count(r.prefix_tokens) && r.tokens > 0 && within(r.kl_mean, -kMostNats, kMostNats) && within(r.kl_sd, 0, kMost);
 }
 
+bool is_possible(const std::optional<double>& measured) { return !measured || within(*measured, 0, kMost); }
+
+bool is_possible(const PlanRecord& p) {
+  const bool ordered = within(p.loss_low, -kMost, p.loss_expected) && within(p.loss_high, p.loss_expected, kMost);
+  const bool predicted = within(p.predicted_bytes, 0, kMost) && within(p.predicted_ttft_s, 0, kMost) &&
+                         within(p.predicted_decode_tokens_per_s, 0, kMost);
+  return ordered && predicted && is_possible(p.actual_bytes) && is_possible(p.actual_ttft_s) &&
+         is_possible(p.actual_decode_tokens_per_s);
+}
+
 Status damaged_memory(const std::string& what) {
   return bad_input(fmt::format(
       "the planner's memory is damaged: {} cannot be; remove its file, or name another folder with KVARTET_HOME", what));
@@ -404,6 +414,7 @@ Result<std::vector<PlanRecord>> PlannerStore::plans() {
     p.actual_ttft_s = row.optional_real();
     p.actual_decode_tokens_per_s = row.optional_real();
     p.actual_loss = row.optional_real();
+    if (!is_possible(p)) return damaged_memory(fmt::format("decision {}", p.id));
     out.push_back(std::move(p));
   }
 }

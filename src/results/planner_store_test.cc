@@ -344,6 +344,15 @@ TEST_F(PlannerStoreTest, FiguresThatCannotBeAreNotUsed) {
     ASSERT_TRUE(execute(std::string("UPDATE fidelity SET ") + damage));
     EXPECT_EQ(planner.fidelity().status().code(), Code::kBadInput) << damage;
   }
+  PlanRecord decision;
+  decision.decided = "2025";
+  decision.predicted_ttft_s = 1;
+  for (const char* damage : {"predicted_ttft_s = 9e999", "predicted_bytes = -1", "loss_low = 5", "actual_rate = -2"}) {
+    ASSERT_TRUE(execute("DELETE FROM plans") && planner.add(decision).ok());
+    EXPECT_TRUE(planner.plans().ok());
+    ASSERT_TRUE(execute(std::string("UPDATE plans SET ") + damage));
+    EXPECT_EQ(planner.plans().status().code(), Code::kBadInput) << damage;
+  }
   fidelity.kl_mean = std::numeric_limits<double>::infinity();
   EXPECT_EQ(planner.keep({&fidelity, 1}).code(), Code::kInternal);
 }

@@ -217,6 +217,24 @@ TEST_F(PlanProgram, AutoSaysWhatItChoseAndKeepsWhatHappened) {
   EXPECT_EQ(rows[0]["actual"]["bytes"], kv["allocated_bytes"]);
 }
 
+// A file's name is any bytes, and stands in the decision; a memory may hold whatever somebody wrote there.
+TEST_F(PlanProgram, TheAuditShowsOddNamesAndRefusesOddFigures) {
+  const std::string odd = folder_.path("odd\xff.gguf");
+  std::filesystem::copy_file(model_, odd);
+  ASSERT_TRUE(
+      is_ok(run({"run", "-m", odd, "--threads", "1", "--kv", "auto:memory=300K,max-loss=1000", "-p", "text", "-n", "2"})));
+  const Finished f = run({"plan", "--audit", "--json"});
+  ASSERT_TRUE(is_ok(f));
+  EXPECT_EQ(f.json()["rows"].size(), 1U);
+  const auto damage = [&](const char* what) {
+    return Database::open(folder_.path("home/planner.sqlite"), Access::kReadWrite).value().execute(what).ok();
+  };
+  ASSERT_TRUE(damage("UPDATE plans SET kind = 'red ' || char(27) || '[31m'"));
+  EXPECT_EQ(run({"plan", "--audit"}).out.find('\x1b'), std::string::npos);
+  ASSERT_TRUE(damage("UPDATE plans SET actual_bytes = -1"));
+  EXPECT_TRUE(is_refused(run({"plan", "--audit"}), 3, "damaged"));
+}
+
 TEST_F(PlanProgram, AutoInTheBenchmarkChoosesPerTask) {
   ASSERT_TRUE(is_ok(
       run(bench_arguments("auto", {"--samples", "2", "--json"}, {"--kv", "full", "--kv", "auto:memory=300K,max-loss=1000"}))));
