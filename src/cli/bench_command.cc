@@ -23,6 +23,7 @@
 #include "cli/learning.h"
 #include "cli/prefill_keeping.h"
 #include "cli/self_checking.h"
+#include "cli/shared_prompts.h"
 #include "core/bytes_text.h"
 #include "core/clock.h"
 #include "core/counted.h"
@@ -244,43 +245,6 @@ std::vector<const PreparedSample*> samples_of(const std::vector<PlannedTask>& pl
   }
   return samples;
 }
-
-// Prompts of the plan; the engine counts prefills, of which a prompt has several where a cache fails or has a limit of its own.
-class SharedPrompts {
- public:
-  explicit SharedPrompts(const Engine& engine) : engine_(engine) {}
-  void begin() {
-    before_ = engine_.shared_prefix_tally();
-    was_held_ = engine_.shared_prefix_bytes() > 0;
-  }
-  void end() {
-    const Engine::SharedPrefixTally& now = engine_.shared_prefix_tally();
-    taken_ += was_held_ && now.taken > before_.taken ? 1 : 0;
-    not_held_ += now.not_held > before_.not_held ? 1 : 0;
-  }
-  void print_notes() const {
-    const Engine::SharedPrefixTally& tally = engine_.shared_prefix_tally();
-    if (taken_ > 0) {
-      print_note(
-          fmt::format("{} like an earlier one, about the same document: only what follows was computed ({} held); times "
-                      "to the first token count the document's own prefill",
-                      counted(taken_, "prompt began", "prompts began"), bytes_text(tally.most_bytes)));
-    }
-    if (not_held_ > 0) {
-      print_note(
-          fmt::format("{} computed whole, though others are about the same document: holding its rows takes {} "
-                      "or more, over half of the memory that was free",
-                      counted(not_held_, "prompt"), bytes_text(tally.least_bytes)));
-    }
-  }
-
- private:
-  const Engine& engine_;
-  Engine::SharedPrefixTally before_;
-  bool was_held_ = false;
-  int taken_ = 0;
-  int not_held_ = 0;
-};
 
 // One prefill for all caches of a sample. Where tasks have caches of their own, they run one after the other.
 Result<BenchmarkSummary> bench_shared(Engine& engine, const std::vector<PlannedTask>& plan, const std::vector<TaskCaches>& caches,
