@@ -52,7 +52,7 @@ void add(const Cell& cell, double figure, std::vector<Lengths>* all) {
 constexpr const char* kWeakRest =
     "of 100 points: so little that a cache with nothing right could hardly be told from it. The score says little about caches "
     "here; judge by the likelihood (nats), or take a task that the model can do.";
-constexpr const char* kCutRest = "% of the answers were cut at the limit of tokens: what would have come after it is not scored.";
+constexpr const char* kCutRest = "were cut at the limit of tokens: what would have come after it is not scored.";
 
 }  // namespace
 
@@ -81,6 +81,7 @@ TableCaution caution_of(std::span<const ReportRow* const> table) {
   double cut = 0;
   for (const ReportRow* row : table) {
     if (row->weak) caution.weak = row;
+    if (row->spec == "full" && row->n > 0) caution.full_cut = row->cut_off;
     answers += row->n;
     cut += row->cut_off * row->n;
   }
@@ -89,20 +90,28 @@ TableCaution caution_of(std::span<const ReportRow* const> table) {
 }
 
 std::string weak_text(double points) { return fmt::format("full itself scores {:.1f} {}", points, kWeakRest); }
-std::string cut_text(double share) { return fmt::format("{:.0f} {}", 100 * share, kCutRest); }
+std::string cut_text(const TableCaution& caution) {
+  const std::string of_full = caution.full_cut ? fmt::format(", {:.0f} % of those of full,", 100 * *caution.full_cut) : "";
+  return fmt::format("{:.0f} % of the answers{} {}", 100 * caution.cut, of_full, kCutRest);
+}
 
 std::vector<std::string> caution_sentences(std::span<const ReportRow> rows) {
   std::vector<Lengths> weak;
   std::vector<Lengths> cut;
+  std::vector<Lengths> full_cut;  // of the same tables, where `full` is there
   for (const auto& [cell, table] : tables_of(rows)) {
     const TableCaution caution = caution_of(table);
     if (caution.weak != nullptr) add(cell, *caution.weak->score.mean, &weak);
-    if (caution.many_cut()) add(cell, caution.cut, &cut);
+    if (!caution.many_cut()) continue;
+    add(cell, caution.cut, &cut);
+    if (caution.full_cut) add(cell, *caution.full_cut, &full_cut);
   }
   std::vector<std::string> out;
   for (const Lengths& l : weak) out.push_back(fmt::format("{}: full itself scores {} {}", l.where(), l.range(1, 1), kWeakRest));
   for (const Lengths& l : cut) {
-    out.push_back(fmt::format("{}: {} {}", l.where(), l.range(100, 0), kCutRest));
+    const auto full = std::ranges::find(full_cut, l.first, &Lengths::first);
+    const std::string of_full = full == full_cut.end() ? "" : fmt::format(", {} % of those of full,", full->range(100, 0));
+    out.push_back(fmt::format("{}: {} % of the answers{} {}", l.where(), l.range(100, 0), of_full, kCutRest));
     if (l.first.task.find(".jsonl") != std::string::npos) out.back() += " FILE.jsonl:max_new=N allows more.";
   }
   return out;

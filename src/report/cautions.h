@@ -6,6 +6,7 @@
 // - Many answers were cut when one in five of all caches' answers ended at the limit.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -28,11 +29,12 @@ bool is_weak_reference(const ReportRow& full, std::span<const Outcome* const> do
 struct TableCaution {
   const ReportRow* weak = nullptr;  // `full`, where it is weak
   double cut = 0;                   // share of all answers that ended at the limit
+  std::optional<double> full_cut;   // share of those of `full`
   bool many_cut() const { return cut >= kNotableCutShare; }
 };
 TableCaution caution_of(std::span<const ReportRow* const> table);
-std::string weak_text(double points);  // "full itself scores 8.3 of 100 points: so little that ..."
-std::string cut_text(double share);    // "35 % of the answers were cut ..."
+std::string weak_text(double points);               // "full itself scores 8.3 of 100 points: so little that ..."
+std::string cut_text(const TableCaution& caution);  // "35 % of the answers, 0 % of those of full, were cut ..."
 
 // One sentence for each task and sort of caution, with its lengths.
 std::vector<std::string> caution_sentences(std::span<const ReportRow> rows);

@@ -99,7 +99,8 @@ TEST(Cautions, AnswersCutAtTheLimit) {
   EXPECT_TRUE(sentences(r).empty());
   cut_at_2048(6);
   ASSERT_EQ(sentences(r).size(), 1U);
-  EXPECT_TRUE(sentences(r)[0].starts_with("needle at 2048 tokens: 20 % of the answers were cut")) << sentences(r)[0];
+  EXPECT_TRUE(sentences(r)[0].starts_with("needle at 2048 tokens: 20 % of the answers, 20 % of those of full, were cut"))
+      << sentences(r)[0];
   EXPECT_EQ(sentences(r)[0].find("max_new"), std::string::npos);
   for (SampleRecord& s : r.samples) s.key.task = "mine.jsonl";
   for (Outcome& o : r.outcomes) o.key.task = "mine.jsonl";

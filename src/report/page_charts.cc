@@ -133,11 +133,10 @@ void write_answer_cautions(Html& out, const PageContext& page, const WorkloadFin
   }
   if (weak + cut == 0) return;
   std::vector<std::string> what;
-  if (weak > 0) what.push_back(fmt::format("on {} full itself is weak", weak));
-  if (cut > 0) what.push_back(fmt::format("on {} many answers were cut at the limit of tokens", cut));
-  out.element(
-      "p", fmt::format("Careful: of {} behind this, {}; see 'Know before you compare'.", counted(tables, "table"), joined(what)),
-      {{"class", "caution"}});
+  const std::string all = counted(tables, "table");
+  if (weak > 0) what.push_back(fmt::format("full itself is weak on {} of {}", weak, all));
+  if (cut > 0) what.push_back(fmt::format("many answers were cut at the limit of tokens on {} of {}", cut, all));
+  out.element("p", fmt::format("Careful: {}; see 'Know before you compare'.", joined(what)), {{"class", "caution"}});
 }
 
 }  // namespace

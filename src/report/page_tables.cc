@@ -218,7 +218,7 @@ void write_task_section(Html& out, const PageContext& page, const PageTable& tab
   out.element("p", about + ".");
   const TableCaution caution = caution_of(table.rows);
   if (caution.weak != nullptr) out.element("p", "Careful: " + weak_text(*caution.weak->score.mean), {{"class", "caution"}});
-  if (caution.many_cut()) out.element("p", "Careful: " + cut_text(caution.cut), {{"class", "caution"}});
+  if (caution.many_cut()) out.element("p", "Careful: " + cut_text(caution), {{"class", "caution"}});
   write_main_table(out, page, table);
   write_failures(out, page, table);
   write_solo_table(out, page, table);

@@ -16,8 +16,8 @@ std::size_t longest_line(const std::string& text) {
 }
 
 TEST(FirstHour, MisspeltCommandNamesTheNearest) {
-  EXPECT_TRUE(is_refused(run({"mthods"}), 2, "'methods'"));
-  EXPECT_TRUE(is_refused(run({"data", "chek"}), 2, "'check'"));
+  EXPECT_TRUE(is_refused(run({"mthods"}), 2, "the nearest is methods"));
+  EXPECT_TRUE(is_refused(run({"data", "chek"}), 2, "the nearest is check"));
   EXPECT_TRUE(is_refused(run({}), 2, "bench"));
   EXPECT_TRUE(is_refused(run({"data"}), 2, "kvartet data --help"));
 }

@@ -154,8 +154,8 @@ Result<std::unique_ptr<Task>> make_longbench_task(const TaskSpec& spec) {
   if (set == nullptr) {
     std::vector<std::string_view> names;
     for (const LongBenchSet& known : kSets) names.push_back(known.name);
-    return usage_error(
-        fmt::format("unknown LongBench set {}; {}", kvartet::quoted(spec.set), choice_hint(spec.set, names, "longbench/")));
+    return usage_error(fmt::format("unknown LongBench set {}; {}", kvartet::quoted("longbench/" + spec.set),
+                                   choice_hint(spec.set, names, "longbench/")));
   }
   if (!spec.keys.empty()) {
     const auto& [key, value] = spec.keys.front();
