@@ -20,6 +20,7 @@
 #include "cli/auto_tasks.h"
 #include "cli/bench_progress.h"
 #include "cli/command.h"
+#include "cli/json_output.h"
 #include "cli/learning.h"
 #include "cli/prefill_keeping.h"
 #include "cli/self_checking.h"
@@ -81,7 +82,7 @@ Status print_report(const StoredResults& results, bool json) {
   if (json) {
     nlohmann::json document = report_json(results, rows);
     document["claims"] = claims_json(find_claims(results));
-    print(document.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+    print(json_text(document));
   } else {
     print(text_table(results, rows));
     print(claims_text(find_claims(results)));

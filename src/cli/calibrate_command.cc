@@ -6,6 +6,7 @@
 
 #include "bench/calibrate.h"
 #include "cli/command.h"
+#include "cli/json_output.h"
 #include "cli/planning.h"
 #include "core/counted.h"
 #include "plan/candidates.h"
@@ -92,7 +93,7 @@ Status calibrate_machine(const CalibrateFlags& flags) {
   KV_ASSIGN(const CalibrateReport report, calibrate(options));
   show_progress("", 1);
   KV_TRY(store.save(report.calibration));
-  print(flags.json ? json_of(report).dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n" : text_of(report));
+  print(flags.json ? json_text(json_of(report)) : text_of(report));
   if (options.model_path.empty())
     print_note("note: without a model (-m) the rates of weights, prefill products and evictors stay typical values");
   print_note("note: the disk of tier=disk: " + report.disk);

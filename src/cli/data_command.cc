@@ -6,6 +6,7 @@
 
 #include "bench/tasks/data_check.h"
 #include "cli/command.h"
+#include "cli/json_output.h"
 #include "core/counted.h"
 #include "core/file_system.h"
 
@@ -46,8 +47,7 @@ std::string table_of(const std::vector<DataSetCheck>& checks) {
 
 Status check(const DataFlags& flags) {
   KV_ASSIGN(const std::vector<DataSetCheck> checks, check_data(FileSystem::real(), flags.directory));
-  print(flags.json ? document_of(flags, checks).dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n"
-                   : table_of(checks));
+  print(flags.json ? json_text(document_of(flags, checks)) : table_of(checks));
   int damaged = 0;
   for (const DataSetCheck& c : checks) {
     damaged += c.state == DataState::kDamaged ? 1 : 0;

@@ -7,6 +7,7 @@
 #include "bench/runner/measure_sample.h"
 #include "cache/sequence_cache.h"
 #include "cli/command.h"
+#include "cli/json_output.h"
 #include "model/model_facts.h"
 
 namespace kvartet {
@@ -53,10 +54,7 @@ Status explain(const ExplainFlags& flags) {
                  "live: what the rows need. allocated: what is taken from the machine, in whole tiles. in fast tier: the part "
                  "that has to be near. ratio: an f16 cache of the same tokens / allocated; fast: / in fast tier.",
                  0);
-  print(flags.json ? (rows.size() == 1 ? rows[0] : nlohmann::ordered_json{{"rows", rows}})
-                             .dump(1, ' ', false, nlohmann::json::error_handler_t::replace) +
-                         "\n"
-                   : table);
+  print(flags.json ? json_text(rows.size() == 1 ? rows[0] : nlohmann::ordered_json{{"rows", rows}}) : table);
   return {};
 }
 

@@ -10,6 +10,7 @@
 #include "bench/fidelity.h"
 #include "bench/runner/benchmark.h"
 #include "cli/command.h"
+#include "cli/json_output.h"
 #include "cli/planning.h"
 #include "cli/prefill_keeping.h"
 #include "core/counted.h"
@@ -126,7 +127,7 @@ std::string result_text(const FidelityFlags& flags, const FidelityReport& report
   if (!flags.json) return fidelity_table(report) + (flags.diagnose ? diagnosis_table(diagnosis) : "");
   nlohmann::json document = fidelity_json(report);
   if (flags.diagnose) document["diagnosis"] = diagnosis_json(diagnosis);
-  return document.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return json_text(document);
 }
 
 Status check_flags(const FidelityFlags& flags) {

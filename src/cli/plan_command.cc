@@ -7,6 +7,7 @@
 
 #include "cache/spec_grammar.h"
 #include "cli/command.h"
+#include "cli/json_output.h"
 #include "cli/planning.h"
 
 namespace kvartet {
@@ -96,8 +97,7 @@ Status audit(bool json) {
                       {"decode_tokens_per_s", number(p.actual_decode_tokens_per_s)},
                       {"loss", number(p.actual_loss)}}}});
   }
-  print(json ? nlohmann::ordered_json{{"rows", rows}}.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"
-             : text);
+  print(json ? json_text(nlohmann::ordered_json{{"rows", rows}}) : text);
   return {};
 }
 
@@ -119,7 +119,7 @@ Status plan(const PlanFlags& flags) {
     print_note(fmt::format("note: none of the results is of this model; its losses are {}",
                            plan.cells.foreign > 0 ? "estimated from other models" : "priors"));
   }
-  print(flags.json ? plan_json(plan, *gathered, request).dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"
+  print(flags.json ? json_text(plan_json(plan, *gathered, request))
                    : explain_text(plan, *gathered, request, flags.model, flags.all));
   if (!plan.feasible) return exhausted(plan.reason);
   return {};

@@ -7,6 +7,7 @@
 
 #include "cli/command.h"
 #include "cli/decisions.h"
+#include "cli/json_output.h"
 #include "core/bytes_text.h"
 #include "core/counted.h"
 #include "core/file_system.h"
@@ -118,7 +119,7 @@ Status report(const ReportFlags& flags) {
     nlohmann::json document = report_json(merged.results, rows);
     document["claims"] = claims_json(claims);
     if (!decisions.empty()) document["decisions"] = decisions_json(decisions);
-    print(document.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+    print(json_text(document));
   } else if (flags.page.empty()) {
     print(text_table(merged.results, rows));
     print(claims_text(claims));

@@ -10,6 +10,7 @@
 #include "bench/runner/measure_sample.h"
 #include "cli/auto_spec.h"
 #include "cli/command.h"
+#include "cli/json_output.h"
 #include "cli/self_checking.h"
 #include "core/bytes_text.h"
 #include "core/clock.h"
@@ -267,7 +268,7 @@ Status run(const RunFlags& flags) {
     document["kv"] = kv;
     document["answers"] = Json::array();
     for (const Answer& a : answers) document["answers"].push_back(answer_json(a));
-    print(document.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+    print(json_text(document));
   }
   if (answers.back().completion.finish_reason == FinishReason::kCancelled)
     return cancelled("interrupted; the text so far was printed");

@@ -6,6 +6,7 @@
 
 #include "bench/score.h"
 #include "cli/command.h"
+#include "cli/json_output.h"
 #include "core/counted.h"
 #include "core/file_system.h"
 
@@ -35,7 +36,7 @@ Status score(const ScoreFlags& flags) {
     for (const SkippedLine& line : report.skipped) document["skipped"].push_back(line.where() + ": " + line.reason);
     for (const ScorePartMean& p : report.parts) document["parts"][p.name] = p.percent;
     for (const ScoreBucket& b : report.buckets) document["buckets"][b.name] = {{"n", b.n}, {"score", b.score}};
-    print(document.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+    print(json_text(document));
   } else {
     print(fmt::format("{} ({}): {:.2f} over {}\n", report.task, report.metric, report.score, counted(report.n, "prediction")));
     for (const ScorePartMean& p : report.parts) print(fmt::format("  {:20} {:.2f}\n", p.name, p.percent));

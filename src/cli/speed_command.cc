@@ -7,6 +7,7 @@
 
 #include "bench/speed.h"
 #include "cli/command.h"
+#include "cli/json_output.h"
 #include "core/file_system.h"
 #include "model/random_shapes.h"
 #include "results/machine.h"
@@ -82,7 +83,7 @@ void print_json(const SpeedReport& report, int threads) {
       {"machine",
        {{"cpu", machine.cpu}, {"threads", threads}, {"read_gb_per_s", report.read_gb_per_s}, {"read_runs", report.read_runs}}},
       {"rows", rows}};
-  print(document.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  print(json_text(document));
 }
 
 // The file of a random model, made unless it is there: writing one of the larger shapes takes minutes.
