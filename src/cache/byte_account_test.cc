@@ -115,6 +115,9 @@ TEST(ByteAccounts, Section9PlainRows) {
 TEST(ByteAccounts, Section44) {
   EXPECT_EQ(live_bytes("snapkv:budget=2000", 8000, 0), 2000U * (512 + 4));
   EXPECT_EQ(live_bytes("snapkv:budget=2000", 8000, 512), 2512U * (512 + 4));
+  // Of the rows alone: 4.00 after the prompt, 3.39 after 512 tokens; the positions are 0.8 % of a row.
+  EXPECT_EQ(512.0 * 8000 / (static_cast<double>(live_bytes("snapkv:budget=2000", 8000, 0)) - 4 * 2000), 4.0);
+  EXPECT_NEAR(512.0 * 8512 / (static_cast<double>(live_bytes("snapkv:budget=2000", 8000, 512)) - 4 * 2512), 3.39, 5e-3);
   EXPECT_EQ(live_bytes("snapkv:budget=0.25", 500, 0), 125U * (512 + 4));
   EXPECT_EQ(live_bytes("snapkv:budget=0.25", 20, 3), 23U * (512 + 4));
   EXPECT_EQ(live_bytes("streamingllm", 8000, 512), 516U * (512 + 4));

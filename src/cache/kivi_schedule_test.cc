@@ -4,6 +4,7 @@
 #include <array>
 
 #include "cache/cache_fixture.h"
+#include "cache/head_side.h"
 
 namespace kvartet {
 namespace {
@@ -25,6 +26,24 @@ void expect_schedule(int prompt, const std::vector<Counts>& expected) {
     expect_ok(fed.steps(counts[0] - fed.cache.next_position()));
     EXPECT_EQ(counts_of(fed.cache), counts);
     expect_ok(fed.cache.check_integrity());
+  }
+}
+
+// The schedules of section 2.3 as they stand there, R = 4, from the rule that says how many rows are sealed between steps.
+TEST(KiviSchedule, Section23ScheduleOfFour) {
+  SideFormats keys;
+  keys.residual = 4;
+  keys.sealed.tile_rows = kBlockRows;
+  keys.sealed.row_step = 2;  // codes of several rows share a scale
+  SideFormats values = keys;
+  values.sealed.row_step = 1;
+  for (const auto& [total, key_sealed, key_open, value_sealed, value_open] :
+       {Counts{5, 4, 1, 1, 4}, Counts{6, 4, 2, 2, 4}, Counts{7, 4, 3, 3, 4}, Counts{8, 8, 0, 4, 4}, Counts{9, 8, 1, 5, 4},
+        Counts{12, 12, 0, 8, 4}, Counts{3, 0, 3, 0, 3}, Counts{4, 4, 0, 0, 4}}) {
+    EXPECT_EQ(keys.sealed_rows(total), key_sealed) << total;
+    EXPECT_EQ(total - keys.sealed_rows(total), key_open) << total;
+    EXPECT_EQ(values.sealed_rows(total), value_sealed) << total;
+    EXPECT_EQ(total - values.sealed_rows(total), value_open) << total;
   }
 }
 
@@ -74,6 +93,11 @@ TEST(KiviSchedule, T8IncrementalEqualsBatch) {
                                           "fp8",
                                           "turboquant:bits=3",
                                           "turboquant:bits=4,residual=50",
+                                          "q4_0",
+                                          "q5_0",
+                                          "turboquant:bits=3,variant=prod",
+                                          "polar-angle",
+                                          "qjl:sketch=64,residual=32",
                                           "kivi:bits=3,residual=64",
                                           "streamingllm:window=60",
                                           "streamingllm:window=60+q8_0"};

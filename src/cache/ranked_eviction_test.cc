@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <numeric>
 
@@ -214,6 +215,62 @@ TEST(RankedEviction, Section62SumsOfLiveRows) {
         expected += static_cast<double>(weight(seen, q, positions[row]));
     }
     EXPECT_NEAR(sums[row], expected / 3, 1e-4);
+  }
+}
+
+// 6.2: every query gives 1, so the sums of the live rows are the number of queries so far less what the dropped rows had
+// received.
+TEST(RankedEviction, Section62DroppedMassIsAllThatIsMissing) {
+  constexpr int kPrompt = 80;
+  constexpr int kGroup = kHeads / kKvHeads;
+  FedCache fed = fed_cache("h2o:budget=50");
+  LayerScores scores = random_scores(0, kPrompt, 4);
+  std::map<std::int32_t, double> received;  // of head 0, whether the row lives or not
+  for (std::size_t q = 0; q < kHeads; ++q) {
+    float* const sums = scores.column_sums.data() + q * kPrompt;
+    const float total = std::accumulate(sums, sums + kPrompt, 0.0F);
+    for (int t = 0; t < kPrompt; ++t) {
+      sums[t] *= kPrompt / total;
+      if (q < kGroup) received[t] += static_cast<double>(sums[t]) / kGroup;
+    }
+  }
+  expect_ok(fed.cache.seal_prompt(
+      0, {.key = fed.rows->key_rows(0, kPrompt), .key_pre = {}, .value = fed.rows->value_rows(0, kPrompt), .scores = &scores}));
+  fed.cache.finish_prompt(kPrompt);
+  const auto live_sum = [&] {
+    double sum = 0;
+    for (const StateBuffer& buffer : fed.cache.state()) {
+      if (!buffer.name.starts_with("layer 0 head 0 sums")) continue;
+      std::vector<float> sums(buffer.bytes.live / sizeof(float));
+      std::memcpy(sums.data(), buffer.data, buffer.bytes.live);
+      sum = std::accumulate(sums.begin(), sums.end(), sum);
+    }
+    return sum;
+  };
+  const auto dropped_mass = [&] {
+    double mass = 0;
+    const std::vector<std::int32_t> live = sorted(fed.cache.positions(0, 0));
+    for (const auto& [position, sum] : received) mass += std::binary_search(live.begin(), live.end(), position) ? 0.0 : sum;
+    return mass;
+  };
+  EXPECT_NEAR(live_sum() + dropped_mass(), kPrompt, 1e-3);
+  EXPECT_GT(dropped_mass(), 1);
+  for (int step = 1; step <= 40; ++step) {
+    expect_ok(fed.append(0));
+    std::vector<float> weights = fed.weights(0);
+    const std::size_t rows = weights.size() / kHeads;
+    const std::vector<std::int32_t> positions = fed.cache.positions(0, 0);
+    for (std::size_t q = 0; q < kHeads; ++q) {
+      float* const row = weights.data() + q * rows;
+      const float total = std::accumulate(row, row + rows, 0.0F);
+      for (std::size_t i = 0; i < rows; ++i) {
+        row[i] /= total;
+        if (q < kGroup) received[positions[i]] += static_cast<double>(row[i]) / kGroup;
+      }
+    }
+    expect_ok(fed.cache.after_attention(0, {weights.data(), kHeads, rows}));
+    fed.cache.finish_step();
+    ASSERT_NEAR(live_sum() + dropped_mass(), kPrompt + step, 1e-3);
   }
 }
 

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "core/rng.h"
@@ -38,6 +39,38 @@ TEST(PyramidKv, Section64Table) {
       }
     }
     EXPECT_EQ(total, static_cast<long>(row.capacity) * row.layers);
+  }
+}
+
+// 6.4's table, its published columns: mn, mx and the integer step, whose last layer and mean are off. Ours is the line between
+// the same ends, rounded to rows.
+TEST(PyramidKv, Section64PublishedStepsAndTheLine) {
+  struct Row {
+    int capacity, window, layers, tokens;
+    int least, most, step, last;
+    double mean;
+  };
+  for (const Row& row : {Row{2048, 8, 32, 10000, 102, 3978, 125, 103, 2040.5}, Row{128, 8, 32, 10000, 6, 234, 7, 17, 125.5},
+                         Row{2048, 8, 32, 3000, 1088, 2992, 61, 1101, 2046.5}, Row{512, 32, 4, 4000, 24, 936, 304, 24, 480}}) {
+    const int budget = row.capacity - row.window;
+    int least = budget / 20;
+    int most = 2 * budget - least;
+    if (most >= row.tokens - row.window) {
+      most = row.tokens - row.window;
+      least = 2 * budget - most;
+    }
+    const int step = (most - least) / (row.layers - 1);
+    EXPECT_EQ(least, row.least);
+    EXPECT_EQ(most, row.most);
+    EXPECT_EQ(step, row.step);
+    EXPECT_EQ(most - (row.layers - 1) * step, row.last);
+    EXPECT_EQ(most - (row.layers - 1) * step / 2.0, row.mean);
+    if (row.tokens < 2 * budget) continue;  // the gate comes first
+    const std::vector<int> rows = capacities(row.capacity, row.window, row.layers, row.tokens);
+    for (int l = 0; l < row.layers; ++l) {
+      const double line = most - static_cast<double>(l * (most - least)) / (row.layers - 1);
+      EXPECT_LT(std::abs(rows[static_cast<std::size_t>(l)] - row.window - line), 1.0) << row.capacity << ", layer " << l;
+    }
   }
 }
 

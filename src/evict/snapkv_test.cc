@@ -1,3 +1,4 @@
+// SnapKV against compression.md section 4: the table of 4.5, pooling and groups (4.1), gates (4.2), T10.
 #include "evict/snapkv.h"
 
 #include <gtest/gtest.h>
@@ -72,7 +73,7 @@ TEST(SnapKv, T10GroupsOfQueryHeads) {
   EXPECT_EQ(two.rows, (std::vector<Rows>{{0, 3}, {2, 3}}));
 }
 
-// Several caches share one export; each uses the last rows of it, as many as its own window.
+// 4.1: several caches share one export; each uses the last rows of it, as many as its own window.
 TEST(SnapKv, UsesTheLastRowsOfALongerExport) {
   LayerScores scores{.heads = 1, .window_rows = 3, .tokens = 5, .window = {}, .column_sums = {}};
   scores.window = {9, 0, 1, 0, 0,  //

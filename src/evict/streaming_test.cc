@@ -1,3 +1,4 @@
+// StreamingLLM against compression.md 6.1: the rows of its example, and slots that hold them while tokens come one by one.
 #include "evict/streaming.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +21,7 @@ TEST(Streaming, Section61NoOpWithinTheBound) {
   EXPECT_TRUE(streaming_plan(0, 1, {}).rows.front().empty());
 }
 
-// Slots, positions and the plan are three statements of one rule.
+// 6.1: slots, positions and the plan are three statements of one rule.
 TEST(Streaming, SlotsHoldExactlyThePlan) {
   for (const StreamingOptions& options :
        {StreamingOptions{4, 8}, StreamingOptions{0, 1}, StreamingOptions{0, 5}, StreamingOptions{7, 1}}) {
@@ -37,7 +38,7 @@ TEST(Streaming, SlotsHoldExactlyThePlan) {
   }
 }
 
-// Sinks never move, and a new token takes the slot of the one that leaves.
+// 6.1: sinks never move, and a new token takes the slot of the one that leaves.
 TEST(Streaming, OneSlotChangesPerToken) {
   const StreamingOptions options{.sinks = 4, .window = 8};
   for (int seen = 12; seen < 100; ++seen) {

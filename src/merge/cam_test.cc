@@ -9,6 +9,8 @@
 #include <numeric>
 #include <vector>
 
+#include "core/rng.h"
+
 namespace kvartet {
 namespace {
 
@@ -43,8 +45,76 @@ TEST(Cam, Section54Example) {
       merged += static_cast<double>(a[static_cast<std::size_t>(m.target)]) * static_cast<double>(m.weight) * v[m.source];
   }
   EXPECT_NEAR(merged, 2.20, 1e-6);
-  EXPECT_NEAR(pr * merged + (1 - pr) * evicted, 1.90, 1e-6);  // in expectation the full output
+  EXPECT_GT(std::abs(merged - full), std::abs(evicted - full));  // worse than evicting, since .125 > 2 * .05
+  EXPECT_NEAR(pr * merged + (1 - pr) * evicted, 1.90, 1e-6);     // in expectation the full output
   EXPECT_NEAR((pr * merged + (1 - pr) * evicted) / 0.95, 2.00, 1e-6);
+}
+
+// The masked output after row `source` left and its merges, if any, were carried out.
+double masked_output(const std::vector<float>& a, const std::vector<double>& v, std::int32_t source,
+                     const std::vector<Merge>& merges) {
+  double out = 0;
+  for (std::size_t t = 0; t < a.size(); ++t)
+    out += static_cast<std::int32_t>(t) == source ? 0.0 : static_cast<double>(a[t]) * v[t];
+  for (const Merge& m : merges)
+    out += static_cast<double>(a[static_cast<std::size_t>(m.target)]) * static_cast<double>(m.weight) *
+           v[static_cast<std::size_t>(m.source)];
+  return out;
+}
+
+// 5.4: where attention is equal everywhere a merge changes nothing: every row has as much to give as it takes.
+TEST(Cam, Section54EqualAttentionChangesNothing) {
+  Rng rng(3);
+  const std::vector<float> a(16, 1.0F / 16);
+  std::vector<double> v;
+  for (int i = 0; i < 16; ++i) v.push_back(rng.normal());
+  const double full = masked_output(a, v, -1, {});
+  for (std::int32_t source = 0; source < 15; ++source) {
+    for (const int m : {1, 2, 4, 32}) {
+      const std::vector<Merge> plan = cam_plan(a, ascending(16), std::vector<std::int32_t>{source}, {.merge = m});
+      ASSERT_FALSE(plan.empty());
+      EXPECT_NEAR(masked_output(a, v, source, plan), full, 1e-6) << source << " into " << m;
+    }
+  }
+}
+
+// 5.1, with attention that is the running sums: below pr = 1 the expected change is zero; at pr = 1 it is (mean - a_i) v_i, never
+// larger than eviction's a_i v_i.
+TEST(Cam, Section51ExpectedChangeOfTheOutput) {
+  Rng rng(4);
+  int certain = 0;
+  int drawn = 0;
+  for (int trial = 0; trial < 300; ++trial) {
+    std::vector<float> a;
+    std::vector<double> v;
+    for (int i = 0; i < 12; ++i) {
+      a.push_back(static_cast<float>(rng.uniform()));
+      v.push_back(rng.normal());
+    }
+    const auto source = static_cast<std::int32_t>(rng.below(8));
+    const auto at = static_cast<std::size_t>(source);
+    double mean = 0;
+    for (std::size_t t = at + 1; t < at + 5; ++t) mean += static_cast<double>(a[t]) / 4;
+    const double full = masked_output(a, v, -1, {});
+    const double evicted = masked_output(a, v, source, {});
+    std::vector<Merge> merges;
+    for (std::uint64_t seed = 0; merges.empty() && seed < 1000; ++seed)
+      merges = cam_plan(a, ascending(12), std::vector<std::int32_t>{source}, {.merge = 4, .seed = seed});
+    if (merges.empty()) continue;  // a row without weight
+    const double merged = masked_output(a, v, source, merges);
+    const double own = static_cast<double>(a[at]);
+    const double pr = cam_probability(own, mean);
+    EXPECT_NEAR(merged - full, (mean - own) * v[at], 1e-6);
+    if (pr < 1) {
+      ++drawn;
+      EXPECT_NEAR(pr * merged + (1 - pr) * evicted, full, 1e-6);
+    } else {
+      ++certain;
+      EXPECT_LE(std::abs(merged - full), std::abs(evicted - full) + 1e-9);
+    }
+  }
+  EXPECT_GT(certain, 50);
+  EXPECT_GT(drawn, 50);
 }
 
 // 5.3: clamped to [0, 1]; 0/0 -> 0, x/0 -> 1; a row without weight never merges.

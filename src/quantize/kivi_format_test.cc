@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "core/bfloat16.h"
 #include "core/float16.h"
 #include "core/rng.h"
 
@@ -67,7 +69,7 @@ TEST(KiviFormat, ScalarCasesOf28) {
   for (std::size_t i = 0; i < 4; ++i) EXPECT_NEAR(four[i], expected[i], 15 * 0.2F * 0x1p-11F);
 }
 
-// Codes 0.5 and 1.5 steps above z: half to even.
+// 2.1: codes 0.5 and 1.5 steps above z: half to even.
 TEST(KiviFormat, HalvesGoToEven) {
   const TileFormat f = make(2, 32, Side::kValue, 32);
   const std::vector<float> row = repeat({0.0F, 0.5F, 1.5F, 3.0F});
@@ -92,7 +94,7 @@ std::vector<float> reference_group(const std::vector<float>& x, int bits) {
   return out;
 }
 
-// 2.2: keys per channel along the tokens, values per token along the channels.
+// 2.1 and 2.2: keys per channel along the tokens, values per token along the channels.
 TEST(KiviFormat, EqualsTheFormulaGroupByGroup) {
   for (const int bits : {2, 3, 4, 8}) {
     for (const int group : {32, 64, 128}) {
@@ -122,15 +124,32 @@ TEST(KiviFormat, EqualsTheFormulaGroupByGroup) {
   }
 }
 
+// The mean range of groups of `group` neighbours.
+double mean_range(const std::vector<float>& x, int group) {
+  double sum = 0.0;
+  for (std::size_t at = 0; at < x.size(); at += static_cast<std::size_t>(group)) {
+    const auto begin = x.begin() + static_cast<std::ptrdiff_t>(at);
+    const auto [low, high] = std::minmax_element(begin, begin + group);
+    sum += static_cast<double>(*high - *low);
+  }
+  return sum * group / static_cast<double>(x.size());
+}
+
 TEST(KiviFormat, MeanSquaredErrorOf28) {
   struct Row {
     int group;
     double two_bits;
     double three_bits;
     double four_bits;
+    double range;
   };
-  for (const Row& r : {Row{32, 0.154, 0.0281, 0.00611}, Row{64, 0.202, 0.0369, 0.00801}, Row{128, 0.250, 0.0457, 0.00997}}) {
+  for (const Row& r :
+       {Row{32, 0.154, 0.0281, 0.00611, 4.14}, Row{64, 0.202, 0.0369, 0.00801, 4.69}, Row{128, 0.250, 0.0457, 0.00997, 5.19}}) {
     const std::vector<float> x = normal_rows(kRows * 60, 128, 5);
+    EXPECT_NEAR(mean_range(x, r.group), r.range, 0.02);
+    for (const auto& [bits, error] : {std::pair{2, r.two_bits}, {3, r.three_bits}, {4, r.four_bits}}) {
+      EXPECT_NEAR(r.range * r.range / (12 * std::pow((1 << bits) - 1, 2)), error, 0.06 * error);  // the rule of thumb
+    }
     for (const Side side : {Side::kKey, Side::kValue}) {
       EXPECT_NEAR(mean_squared_error(round_trip(make(2, r.group, side, 128), x), x), r.two_bits, 0.02 * r.two_bits);
       EXPECT_NEAR(mean_squared_error(round_trip(make(3, r.group, side, 128), x), x), r.three_bits, 0.02 * r.three_bits);
@@ -171,6 +190,42 @@ TEST(KiviFormat, ErrorStaysBelowTheBound) {
       for (std::size_t c = 0; c < 32; ++c) ASSERT_LE(std::abs(out[row * 32 + c] - x[row * 32 + c]), bound * 1.001F);
     }
   }
+}
+
+// 2.8: the largest error is half a step, never more, where zero point and step are exact.
+TEST(KiviFormat, LargestErrorIsHalfAStep28) {
+  for (const int bits : {2, 3, 4, 8}) {
+    const int levels = (1 << bits) - 1;
+    Rng rng(12);
+    std::vector<float> x(kRows * 32);
+    for (float& v : x) v = static_cast<float>(rng.below(static_cast<std::uint64_t>(64 * levels) + 1)) / 64.0F;
+    for (std::size_t i = 0; i < x.size(); i += 32) {
+      x[i] = 0.0F;
+      x[i + 1] = static_cast<float>(levels);
+      x[i + 2] = 0.5F;
+    }
+    const std::vector<float> out = round_trip(make(bits, 32, Side::kValue, 32), x);
+    float largest = 0.0F;
+    for (std::size_t i = 0; i < x.size(); ++i) largest = std::max(largest, std::abs(out[i] - x[i]));
+    EXPECT_EQ(largest, 0.5F) << bits;
+  }
+}
+
+// 2.1: zero points are f16. At a key bias of 600 they are off by up to 0.29; bf16 would be off by up to 2.3.
+TEST(KiviFormat, ZeroPointsOfBiasedKeysAreF16) {
+  std::vector<float> x(kRows * 64);
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = 600.0F + 0.137F * static_cast<float>(i % 64);  // constant channels
+  const std::vector<float> out = round_trip(make(2, 32, Side::kKey, 64), x);
+  float largest = 0.0F;
+  float in_bf16 = 0.0F;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    largest = std::max(largest, std::abs(out[i] - x[i]));
+    in_bf16 = std::max(in_bf16, std::abs(float_from_bf16(bf16_from_float(x[i])) - x[i]));
+  }
+  EXPECT_LE(largest, 0.29F);
+  EXPECT_GT(largest, 0.2F);
+  EXPECT_GT(in_bf16, 1.5F);
+  EXPECT_LE(in_bf16, 2.3F);
 }
 
 // 2.2: a key group is `group` tokens long, never shorter.

@@ -1,6 +1,7 @@
 // Codebooks and distortions against the tables of compression.md 3.2.
 #include "quantize/lloyd_codebook.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <vector>
@@ -28,6 +29,8 @@ TEST(LloydCodebook, GaussianLimitOf32) {
 }
 
 TEST(LloydCodebook, BoundariesOf32AreMidpoints) {
+  const std::vector<double> two = lloyd_codebook(2, 0).levels;
+  EXPECT_NEAR((two[2] + two[3]) / 2, 0.981599, 1e-5);
   const std::vector<double> three = lloyd_codebook(3, 0).levels;
   const double expected3[] = {0.0, 0.500550, 1.049957, 1.747927};
   for (std::size_t i = 0; i < 4; ++i) EXPECT_NEAR((three[3 + i] + three[4 + i]) / 2, expected3[i], 1e-5);
@@ -60,6 +63,64 @@ TEST(LloydCodebook, DistortionsOf32) {
   }
 }
 
+// The law of one coordinate, (1 - s^2 / dim)^((dim - 3) / 2), or exp(-s^2 / 2) for dim = 0; not normalized.
+double density(double s, int dim) {
+  return dim == 0 ? std::exp(-s * s / 2) : std::pow(std::max(0.0, 1 - s * s / dim), (dim - 3) / 2.0);
+}
+
+// The mean of the law between two borders, by Simpson's rule.
+double conditional_mean(double from, double to, int dim) {
+  constexpr int kSteps = 2000;
+  double weight = 0;
+  double moment = 0;
+  for (int i = 0; i <= kSteps; ++i) {
+    const double s = from + (to - from) * i / kSteps;
+    const double w = density(s, dim) * (i == 0 || i == kSteps ? 1 : i % 2 == 1 ? 4 : 2);
+    weight += w;
+    moment += w * s;
+  }
+  return moment / weight;
+}
+
+// 3.2, the condition to assert: with midpoints as borders, every level is the conditional mean of its cell.
+TEST(LloydCodebook, LevelsOf32AreTheMeansOfTheirCells) {
+  for (const int dim : {0, 32, 64, 128}) {
+    const double end = dim == 0 ? 9.0 : std::sqrt(dim);
+    for (int bits = 1; bits <= 4; ++bits) {
+      const std::vector<double> levels = lloyd_codebook(bits, dim).levels;
+      for (std::size_t i = 0; i < levels.size(); ++i) {
+        const double from = i == 0 ? -end : (levels[i - 1] + levels[i]) / 2;
+        const double to = i + 1 == levels.size() ? end : (levels[i] + levels[i + 1]) / 2;
+        EXPECT_NEAR(levels[i], conditional_mean(from, to, dim), 1e-5) << bits << " bits, " << dim << " channels, level " << i;
+      }
+    }
+  }
+}
+
+// 3.2: the list that circulates as "turbo4", whose outermost level is 0.1739 at 128 channels, has the means of sixteen cells of
+// equal probability. Its borders are no midpoints, and it is not optimal.
+TEST(LloydCodebook, MeansOfEquallyProbableCellsAreNotOptimal32) {
+  const auto quantile = [](double p) {
+    double low = -9;
+    double high = 9;
+    while (high - low > 1e-12) {
+      const double middle = (low + high) / 2;
+      const bool is_below = std::erfc(-middle / std::sqrt(2.0)) / 2 < p;
+      (is_below ? low : high) = middle;
+    }
+    return low;
+  };
+  std::vector<double> levels;
+  for (int i = 0; i < 16; ++i) {
+    const double from = i == 0 ? -9 : quantile(i / 16.0);
+    const double to = i == 15 ? 9 : quantile((i + 1) / 16.0);
+    levels.push_back(conditional_mean(from, to, 0));
+  }
+  EXPECT_NEAR(levels.back() / std::sqrt(128.0), 0.1739, 1e-4);
+  EXPECT_GT(std::abs((levels[14] + levels[15]) / 2 - quantile(15 / 16.0)), 0.05);
+  EXPECT_GT(coding_distortion(levels, 0), 1.2 * lloyd_codebook(4, 0).distortion);
+}
+
 // D_1 = 1 - c^2, c = sqrt(D) Gamma(D / 2) / (sqrt(pi) Gamma((D + 1) / 2)).
 TEST(LloydCodebook, ClosedFormOf32ForOneBit) {
   for (const int dim : {32, 64, 128}) {
@@ -79,6 +140,16 @@ TEST(LloydCodebook, BoundsOf32) {
     EXPECT_LT(distortion, 2.72 * 1.01 * bound);
     EXPECT_LT(distortion, before / 2.7);
     before = distortion;
+  }
+}
+
+// 3.2: at one bit rows shrink to 2 / pi. 3.3: D_prod(b) = (pi / 2) D(b - 1), times 1 / dim.
+TEST(LloydCodebook, LimitsOf32And33FollowFromTheDistortions) {
+  EXPECT_NEAR(1 - lloyd_codebook(1, 0).distortion, 2 / std::numbers::pi, 1e-6);
+  const double expected[] = {1.571, 0.571, 0.185, 0.0543};
+  for (int bits = 1; bits <= 4; ++bits) {
+    const double coarse = bits == 1 ? 1.0 : lloyd_codebook(bits - 1, 0).distortion;
+    EXPECT_NEAR(std::numbers::pi / 2 * coarse, expected[bits - 1], 6e-4) << bits;
   }
 }
 

@@ -85,6 +85,66 @@ TEST(PolarAngle, CodesAreTheNearestAngles310) {
   EXPECT_LE(misses, 8);  // an angle that lies on a border may round either way, which moves its whole subtree
 }
 
+// The law of a level's angle is proportional to sin(2 psi)^(2^(level - 1) - 1): with midpoints as borders, every angle that a
+// code stands for is the mean of its cell. Level 1 is uniform.
+TEST(PolarAngle, AnglesAreOptimalForTheLawOf310) {
+  constexpr int kSteps = 4000;
+  const PolarTables& tables = polar_tables();
+  for (int level = 0; level < 3; ++level) {
+    double angles[4];
+    for (int i = 0; i < 4; ++i) angles[i] = std::atan2(tables.sine[level][i], tables.cosine[level][i]);
+    const double power = (1 << (level + 1)) - 1;
+    for (int i = 0; i < 4; ++i) {
+      const double from = i == 0 ? 0.0 : (angles[i - 1] + angles[i]) / 2;
+      const double to = i == 3 ? M_PI / 2 : (angles[i] + angles[i + 1]) / 2;
+      double weight = 0;
+      double moment = 0;
+      for (int s = 0; s < kSteps; ++s) {
+        const double psi = from + (to - from) * (s + 0.5) / kSteps;
+        const double w = std::pow(std::sin(2 * psi), power);
+        weight += w;
+        moment += w * psi;
+      }
+      EXPECT_NEAR(angles[i], moment / weight, 1e-3) << "level " << level + 2;
+      EXPECT_NEAR(angles[i] + angles[3 - i], M_PI / 2, 2e-3);
+    }
+  }
+  for (int i = 0; i < 16; ++i) {
+    EXPECT_NEAR(tables.first_cosine[i], std::cos((i + 0.5) * M_PI / 8), 1e-6);
+    EXPECT_NEAR(tables.first_sine[i], std::sin((i + 0.5) * M_PI / 8), 1e-6);
+  }
+}
+
+// Where quantizing changes no angle, the recursion gives the row back: to the rounding of its radii to f16.
+TEST(PolarAngle, RowsMadeOfTheirCodesComeBack310) {
+  const PolarTables& tables = polar_tables();
+  Rng rng(3);
+  std::vector<float> rows(kPolarRows * 64);
+  std::vector<double> radii;
+  for (std::size_t at = 0; at < rows.size(); at += 16) {
+    double x[16];
+    x[0] = 0.5 + 3 * rng.uniform();
+    radii.push_back(x[0]);
+    for (int level = 2; level >= 0; --level) {
+      for (int i = (8 >> (level + 1)) - 1; i >= 0; --i) {
+        const std::size_t code = rng.below(4);
+        const double radius = x[i];
+        x[2 * i] = radius * static_cast<double>(tables.cosine[level][code]);
+        x[2 * i + 1] = radius * static_cast<double>(tables.sine[level][code]);
+      }
+    }
+    for (std::size_t i = 0; i < 8; ++i) {
+      const std::size_t code = rng.below(16);
+      rows[at + 2 * i] = static_cast<float>(x[i] * static_cast<double>(tables.first_cosine[code]));
+      rows[at + 2 * i + 1] = static_cast<float>(x[i] * static_cast<double>(tables.first_sine[code]));
+    }
+  }
+  const std::vector<float> out = round_trip(make(64, Rotation::kNone), rows);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    ASSERT_NEAR(out[i], rows[i], std::abs(rows[i]) * 0x1p-11 + 1e-6 * radii[i / 16]) << i;
+  }
+}
+
 TEST(PolarAngle, BytesAndZeros310) {
   EXPECT_EQ(make(128).live_bytes(1), 62U);  // 3.875 bits
   EXPECT_EQ(make(64).tile_bytes, make(64).live_bytes(kPolarRows));

@@ -56,6 +56,34 @@ TEST(QjlFormat, UnbiasedWithTheErrorOf33) {
   EXPECT_NEAR(squares / count * 128, 0.57, 0.05);
 }
 
+// 3.3's orthogonal sketch at cosine 0.8: m * MSE = 0.24 (a Gaussian one: pi / 2 - 0.64 = 0.93).
+TEST(QjlFormat, ErrorOfCorrelatedPairs33) {
+  constexpr std::size_t kDim = 128;
+  constexpr std::size_t kRows = 128;
+  const std::vector<float> keys = unit_rows(kRows, kDim, 5);
+  double squares = 0;
+  for (std::uint64_t draw = 1; draw <= 16; ++draw) {
+    std::vector<float> q = unit_rows(kRows, kDim, 100 + draw);
+    for (std::size_t r = 0; r < kRows; ++r) {
+      double overlap = 0;
+      for (std::size_t c = 0; c < kDim; ++c) overlap += static_cast<double>(q[r * kDim + c]) * keys[r * kDim + c];
+      const double length = std::sqrt(1 - overlap * overlap);
+      for (std::size_t c = 0; c < kDim; ++c) {
+        const double across = (q[r * kDim + c] - overlap * keys[r * kDim + c]) / length;
+        q[r * kDim + c] = static_cast<float>(0.8 * keys[r * kDim + c] + 0.6 * across);
+      }
+    }
+    const TileFormat f = make_qjl_format({.name = "qjl", .seed = draw, .sketch = 128}, Side::kKey, kDim).value();
+    std::vector<std::byte> tile(f.tile_bytes);
+    ASSERT_TRUE(f.kernels.encode(f, tile.data(), 0, {keys.data(), kRows, kDim}).ok());
+    f.kernels.prepare_queries(f, q.data(), kRows);
+    std::vector<float> logits(kRows * kRows);
+    f.kernels.score(f, {tile.data(), 0, kRows, q.data(), kRows, logits.data(), kRows});
+    for (std::size_t r = 0; r < kRows; ++r) squares += std::pow(logits[r * kRows + r] - 0.8, 2);
+  }
+  EXPECT_NEAR(squares / (16 * kRows) * 128, 0.24, 0.03);
+}
+
 // 3.9: a Gaussian sketch has the variance (|k|^2 / m) ((pi / 2) |q|^2 - (k^ . q)^2); the orthogonal one stays below.
 TEST(QjlFormat, MoreSignsLessErrorThanTheFormulaOf39) {
   constexpr std::size_t kDim = 64;

@@ -1,7 +1,9 @@
 // Rotations: orthogonal, undone by their inverse, and without effect on logits (compression.md 3.4, 7.2).
 #include "quantize/row_rotation.h"
 
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -85,7 +87,48 @@ TEST(HadamardRotation, IsSylvestersMatrixWithoutSigns) {
   }
 }
 
-// The signs of seed 1 are part of every stored cache: they must not change from platform to platform.
+// 3.1, 3.2: a coordinate t of a dense matrix's rows follows f(t) = Gamma(D/2) / (sqrt(pi) Gamma((D-1)/2)) (1 - t^2)^((D-3)/2),
+// and its diagonal has no preferred sign (a QR decomposition without the signs of R has one).
+TEST(DenseRotation, CoordinatesFollowTheLawOf31) {
+  constexpr int kDim = 32;
+  constexpr int kMatrices = 40;
+  double fourth = 0;
+  double diagonal = 0;
+  int inside = 0;
+  const double edge = 1 / std::sqrt(static_cast<double>(kDim));
+  std::vector<float> matrix(kDim * kDim);
+  for (std::uint64_t seed = 1; seed <= kMatrices; ++seed) {
+    fill_rotation(Rotation::kDense, kDim, seed, 0, matrix.data());
+    for (std::size_t i = 0; i < matrix.size(); ++i) {
+      const double t = static_cast<double>(matrix[i]);
+      fourth += t * t * t * t;
+      inside += std::abs(t) < edge ? 1 : 0;
+      diagonal += i % (kDim + 1) == 0 ? t : 0;
+    }
+  }
+  constexpr double kCount = kMatrices * kDim * kDim;
+  EXPECT_NEAR(fourth / kCount, 3.0 / (kDim * (kDim + 2)), 0.06 * 3.0 / (kDim * (kDim + 2)));
+  EXPECT_LT(std::abs(diagonal) / (kMatrices * kDim), 4 * edge / std::sqrt(kMatrices * kDim));
+  constexpr int kSteps = 1000;  // the law's probability of |t| < edge, by the midpoint rule
+  double expected = 0;
+  for (int i = 0; i < kSteps; ++i) expected += std::pow(1 - std::pow(edge * (i + 0.5) / kSteps, 2), (kDim - 3) / 2.0);
+  expected *= 2 * edge / kSteps * std::exp(std::lgamma(kDim / 2.0) - std::lgamma((kDim - 1) / 2.0)) / std::sqrt(M_PI);
+  EXPECT_NEAR(inside / kCount, expected, 0.01);
+}
+
+// 3.4: the same matrix from the same seed on every platform.
+TEST(DenseRotation, MatrixOfSeedOneHasItsHash34) {
+  std::vector<float> matrix(64 * 64);
+  fill_rotation(Rotation::kDense, 64, 1, 0, matrix.data());
+  std::uint64_t hash = 0xcbf29ce484222325ULL;  // FNV-1a over the bits
+  for (const float x : matrix) {
+    const auto bits = std::bit_cast<std::uint32_t>(x);
+    for (int shift = 0; shift < 32; shift += 8) hash = (hash ^ ((bits >> shift) & 0xffU)) * 0x100000001b3ULL;
+  }
+  EXPECT_EQ(hash, 0x67d8ebc336eefaf1ULL);
+}
+
+// 3.4: the signs of seed 1 are part of every stored cache: they must not change from platform to platform.
 TEST(HadamardRotation, SignsOfSeedOne) {
   std::vector<float> signs(64);
   fill_rotation(Rotation::kHadamard, 64, 1, 0, signs.data());

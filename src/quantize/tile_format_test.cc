@@ -73,14 +73,67 @@ TEST(TileFormat, TilesCutAttentionBlocksEvenly) {
   EXPECT_EQ(format_of({"kivi", 4, 64}, Side::kValue, 64).row_step, 1);
 }
 
-// Section 9: bytes of one token, 32 layers x 8 heads of 128 channels, keys and values.
-TEST(TileFormat, BytesPerTokenOfSection9) {
-  const auto per_token = [](const FormatRequest& r) {
-    return 32 * 8 * (format_of(r, Side::kKey, 128).live_bytes(128) + format_of(r, Side::kValue, 128).live_bytes(128)) / 128;
+// Section 9's table: 32 layers x 8 heads of 128 channels, keys and values. vLLM's values, a minimum and a scale per row, are
+// kivi's with one group per row. The row with an f32 norm is no format of ours; it has the bytes of prod with 4 bits.
+TEST(TileFormat, TableOfSection9) {
+  struct Row {
+    FormatRequest key;
+    FormatRequest value;
+    std::size_t bytes;
+    double bits;
+    double ratio;
   };
-  EXPECT_EQ(per_token({"f16"}), 131072U);
-  EXPECT_EQ(per_token({"q8_0"}), 69632U);
-  EXPECT_EQ(per_token({"kivi", 4, 32}), 40960U);
+  const auto turboquant = [](int bits) {
+    return FormatRequest{.name = "turboquant", .bits = bits, .rotation = Rotation::kHadamard, .seed = 1};
+  };
+  const auto prod = [&](int bits) {
+    FormatRequest request = turboquant(bits);
+    request.residual_signs = true;
+    return request;
+  };
+  const auto both = [](const FormatRequest& f, std::size_t bytes, double bits, double ratio) {
+    return Row{f, f, bytes, bits, ratio};
+  };
+  const Row rows[] = {both({"f16"}, 131072, 16, 1),
+                      both({"q8_0"}, 69632, 8.5, 1.882),
+                      both({"fp8"}, 65536, 8, 2.0),
+                      {{"q8_0"}, {"q4_0"}, 53248, 6.5, 2.462},
+                      {{"fp8"}, {"kivi", 4, 128}, 50176, 6.125, 2.612},
+                      both({"q5_0"}, 45056, 5.5, 2.909),
+                      both({"kivi", 4, 32}, 40960, 5.0, 3.2),
+                      both({"q4_1"}, 40960, 5.0, 3.2),  // 7.1
+                      both({"q4_0"}, 36864, 4.5, 3.556),
+                      {turboquant(4), {"kivi", 4, 128}, 34304, 4.19, 3.821},
+                      both(turboquant(4), 33792, 4.125, 3.879),
+                      {turboquant(3), {"kivi", 3, 128}, 26112, 3.19, 5.020},
+                      both(turboquant(3), 25600, 3.125, 5.12),
+                      both({"kivi", 2, 32}, 24576, 3.0, 5.333)};
+  for (const Row& row : rows) {
+    const TileFormat keys = format_of(row.key, Side::kKey, 128);
+    const TileFormat values = format_of(row.value, Side::kValue, 128);
+    const std::size_t per_token = 32 * 8 * (keys.live_bytes(128) + values.live_bytes(128)) / 128;
+    EXPECT_EQ(per_token, row.bytes) << keys.name << "/" << values.name;
+    EXPECT_NEAR(static_cast<double>(per_token) * 8 / (32 * 8 * 256), row.bits, 3e-3) << keys.name << "/" << values.name;
+    EXPECT_NEAR(131072.0 / static_cast<double>(per_token), row.ratio, 6e-4) << keys.name << "/" << values.name;
+  }
+  EXPECT_EQ(32 * 8 * 2 * format_of(prod(4), Side::kKey, 128).live_bytes(1), 34816U);
+  EXPECT_EQ(32 * 8 * 2 * format_of(prod(3), Side::kKey, 128).live_bytes(1), 26624U);
+}
+
+// 2.7: bits per element are b + 32 / G, on either side, and so the ratio of long prompts.
+TEST(TileFormat, KiviRatesOfSection27) {
+  struct Row {
+    int bits, group;
+    double rate, ratio;
+  };
+  for (const Row& row : {Row{2, 32, 3.0, 5.333}, Row{2, 64, 2.5, 6.4}, Row{2, 128, 2.25, 7.111}, Row{4, 32, 5.0, 3.2},
+                         Row{4, 64, 4.5, 3.556}, Row{4, 128, 4.25, 3.765}}) {
+    for (const Side side : {Side::kKey, Side::kValue}) {
+      const double bytes = static_cast<double>(format_of({"kivi", row.bits, row.group}, side, 128).live_bytes(128));
+      EXPECT_EQ(bytes * 8 / (128 * 128), row.rate);
+      EXPECT_NEAR(16 / row.rate, row.ratio, 6e-4);
+    }
+  }
 }
 
 // 2.7: e = D * (b / 8 + 4 / G) bytes per quantized row. Check value at D=128, b=2, G=32, R=128, L=1000.

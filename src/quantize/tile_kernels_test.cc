@@ -1,7 +1,8 @@
 // Every kernel of every format, on every instruction set this CPU has, against the obvious reference: decode to float,
 // then double arithmetic (compression.md T4, relative 1e-5). Odd row ranges, 1 to 7 and 12 queries, unaligned memory, and
 // guarded borders: a kernel writes what it promises and nothing else. Keys are judged by whole rows and raw queries, with
-// prepare_queries in between; values of rotated formats by their rotated rows, since finish_output comes once at the end
+// prepare_queries in between (so scores of rotated and sketched rows are those of 3.8, test 8, and every width of codes has
+// kernels of its own, test 11); values of rotated formats by their rotated rows, since finish_output comes once at the end
 // (turboquant_format_test.cc checks it).
 #include <algorithm>
 #include <cmath>

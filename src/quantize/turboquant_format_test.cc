@@ -82,6 +82,7 @@ TEST(TurboQuant, DistortionAndShrinkageOf32) {
   }
 }
 
+// 3.2: 5 and 6 bits of the table, and what follows.
 TEST(TurboQuant, WiderCodesFollowTheGaussianLimit) {
   const std::vector<float> rows = unit_rows(1000, 128, 3);
   for (int bits = 5; bits <= 8; ++bits) {
@@ -191,6 +192,45 @@ TEST(TurboQuant, BytesOf37) {
     const TileFormat format = make(request, Side::kKey, 128);
     EXPECT_EQ(format.tile_bytes, format.live_bytes(format.tile_rows)) << format.name;
   }
+}
+
+// 3.7 in general: ceil(D b / 8) and a norm; for prod ceil(D (b - 1) / 8), ceil(D / 8) and two norms (one at b = 1: no codes).
+// The table's ratios.
+TEST(TurboQuant, ByteFormulasAndRatiosOf37) {
+  for (const int dim : {32, 64, 96, 128, 256}) {
+    const std::size_t d = static_cast<std::size_t>(dim);
+    for (int bits = 1; bits <= 8; ++bits) {
+      const std::size_t b = static_cast<std::size_t>(bits);
+      for (const Side side : {Side::kKey, Side::kValue}) {
+        EXPECT_EQ(make(mse(bits), side, dim).live_bytes(1), (d * b + 7) / 8 + 2) << bits << " bits, " << dim << " channels";
+      }
+      const std::size_t norms = bits > 1 ? 4 : 2;
+      EXPECT_EQ(make(prod(bits), Side::kKey, dim).live_bytes(1), (d * (b - 1) + 7) / 8 + (d + 7) / 8 + norms)
+          << bits << " " << dim;
+    }
+  }
+  const auto ratio = [](const FormatRequest& request) {
+    return 256.0 / static_cast<double>(make(request, Side::kKey, 128).live_bytes(1));
+  };
+  EXPECT_NEAR(ratio(mse(2)), 7.53, 5e-3);
+  EXPECT_NEAR(ratio(mse(3)), 5.12, 5e-3);
+  EXPECT_NEAR(ratio(mse(4)), 3.88, 5e-3);
+  EXPECT_NEAR(ratio(prod(2)), 7.11, 5e-3);
+  EXPECT_NEAR(ratio(prod(3)), 4.92, 5e-3);
+  EXPECT_NEAR(ratio(prod(4)), 3.76, 6e-3);
+}
+
+// 3.5: 32 channels at 3 bits and 96 at 2 are 2.25 bits, not 2.5; 64 and 64 are 2.5. Each part has a norm of its own.
+TEST(TurboQuant, FractionalRatesOf35) {
+  const auto code_bits = [](int bits, int quarters) {
+    FormatRequest request = mse(bits);
+    request.quarters = quarters;
+    return (static_cast<double>(make(request, Side::kKey, 128).live_bytes(1)) - 4) * 8 / 128;
+  };
+  EXPECT_EQ(code_bits(2, 1), 2.25);
+  EXPECT_EQ(code_bits(2, 2), 2.5);
+  EXPECT_EQ(code_bits(3, 1), 3.25);
+  EXPECT_EQ(code_bits(3, 2), 3.5);
 }
 
 // Section 9: bytes of one token, 32 layers x 8 heads, both sides.
@@ -324,7 +364,7 @@ TEST(TurboQuantProd, UnbiasedWithTheExactVariance38) {
   EXPECT_LT(s.bias, 0);
 }
 
-// 3.3's table: error^2 x D for independent unit y.
+// 3.3's table: error^2 x D for independent unit y, and 3.2's bound (sqrt(3) pi^2 / D) 4^-b.
 TEST(TurboQuantProd, ErrorOfIndependentQueries33) {
   const double expected[] = {1.58, 0.570, 0.176, 0.0529};
   const std::vector<float> rows = unit_rows(kPlanarRows, 128, 11);
@@ -347,6 +387,7 @@ TEST(TurboQuantProd, ErrorOfIndependentQueries33) {
       }
     }
     EXPECT_NEAR(sum / (8 * 64 * kPlanarRows) * 128, expected[bits - 1], 0.06 * expected[bits - 1]) << bits;
+    EXPECT_LT(sum / (8 * 64 * kPlanarRows) * 128, std::sqrt(3.0) * std::pow(std::numbers::pi, 2) * std::pow(4.0, -bits));  // 3.2
   }
 }
 
