@@ -21,6 +21,7 @@ double row_bytes(const FormatRequest& f) {
   if (f.name == "q8_0") return kD / 32 * 34;
   if (f.name == "q5_0") return kD / 32 * 22;
   if (f.name == "q4_1") return kD / 32 * 20;
+  if (f.name == "q3_0") return kD / 32 * 14;
   if (f.name == "q4_0") return kD / 32 * 18;
   if (f.name == "fp8") return kD;
   if (f.name == "kivi") return kD * (f.bits / 8.0 + 4.0 / f.group);
@@ -80,7 +81,7 @@ double formula(const CacheSpec& spec, int capacity, int prompt, int generated) {
 
 std::vector<std::string> specs() {
   std::vector<std::string> all = {
-      "f32", "full", "q8_0", "q5_0", "q4_1", "q4_0", "q8_0/q4_0", "q4_0:rotate=hadamard", "q8_0/q4_1:center=mean", "fp8",
+      "f32", "full", "q8_0", "q5_0", "q4_1", "q4_0", "q3_0", "q8_0/q4_0", "q4_0:rotate=hadamard", "q8_0/q4_1:center=mean", "fp8",
       "fp8:scale=calibrated", "kivi:bits=4/2,group=32/64,residual=64", "kivi/full:residual=32", "full/kivi:residual=96",
       "turboquant:bits=2.5", "turboquant:bits=3.5,residual=64", "turboquant:bits=3,rotation=dense", "polar-angle",
       "qjl:sketch=128,residual=64", "qjl/kivi:sketch=64,residual=32",

@@ -14,7 +14,7 @@
 namespace kvartet {
 namespace {
 
-constexpr std::array<std::string_view, 4> kPlanned = {"nvfp4", "higgs", "infinigen", "lrqk"};
+constexpr std::array<std::string_view, 2> kPlanned = {"nvfp4", "higgs"};
 
 bool is_evictor(const SpecStage& stage) { return find_method(evictor_methods(), stage.name.key) != nullptr; }
 

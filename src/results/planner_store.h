@@ -56,7 +56,7 @@ class PlannerStore {
 
   Result<std::int64_t> add(const PlanRecord& plan);
   Status finish(std::int64_t id, const PlanRecord& what_happened);  // the actual_ fields
-  Result<std::vector<PlanRecord>> plans();  // kBadInput: damaged
+  Result<std::vector<PlanRecord>> plans();                          // kBadInput: damaged
 
  private:
   explicit PlannerStore(Database database) : database_(std::move(database)) {}

@@ -117,7 +117,7 @@ TEST(FirstHour, MisspeltCachesNameWhatIsAllowed) {
   EXPECT_TRUE(refused("turboquant:bits=9", "1, 2, 3, 4, 5, 6, 7, 8"));
   EXPECT_TRUE(refused("q4_0:bits=4", "it takes rotate"));  // and calls no key near that is not
   EXPECT_TRUE(refused("quest:budget=3", "the nearest is budget=16"));
-  EXPECT_TRUE(refused("infinigen", "not built yet"));
+  EXPECT_TRUE(refused("nvfp4", "not built yet"));
 }
 
 TEST(FirstHour, ListsFitATerminal) {

@@ -17,6 +17,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <regex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -169,6 +170,14 @@ inline Arguments operator+(Arguments a, const Arguments& b) {
   return a;
 }
 
+// The rest of standard error behind the lines in which bench tells how far it is: "needle at 900: sample 1 of 60; 0 %".
+inline std::string after_progress(std::string err) {
+  static const std::regex line("^[^\\n]* at [0-9]+: sample [0-9]+ of [0-9]+; [0-9]+ %[^\\n]*\\n");
+  std::smatch found;
+  while (std::regex_search(err, found, line, std::regex_constants::match_continuous)) err = found.suffix();
+  return err;
+}
+
 // What every error must be: no signal, the right code, one line "kvartet: ..." of printable text.
 inline testing::AssertionResult is_sentence(const Finished& f, int code, const std::string& about = "") {
   const auto failure = [&](const std::string& what) {
@@ -178,12 +187,13 @@ inline testing::AssertionResult is_sentence(const Finished& f, int code, const s
   };
   if (f.signal != 0) return failure("ended by a signal");
   if (f.code != code) return failure("exit code is not " + std::to_string(code));
-  if (!f.err.starts_with("kvartet: ")) return failure("standard error does not begin with 'kvartet: '");
-  if (std::count(f.err.begin(), f.err.end(), '\n') != 1 || f.err.back() != '\n') return failure("not exactly one line");
+  const std::string err = after_progress(f.err);
+  if (!err.starts_with("kvartet: ")) return failure("standard error does not begin with 'kvartet: '");
+  if (std::count(err.begin(), err.end(), '\n') != 1 || err.back() != '\n') return failure("not exactly one line");
   const auto control = [](char c) { return c != '\n' && (static_cast<unsigned char>(c) < 32 || c == 127); };
-  if (std::any_of(f.err.begin(), f.err.end(), control)) return failure("control characters in the sentence");
-  if (f.err.find("unexpected:") != std::string::npos) return failure("an exception, not a sentence");
-  if (f.err.find(about) == std::string::npos) return failure("does not mention '" + about + "'");
+  if (std::any_of(err.begin(), err.end(), control)) return failure("control characters in the sentence");
+  if (err.find("unexpected:") != std::string::npos) return failure("an exception, not a sentence");
+  if (err.find(about) == std::string::npos) return failure("does not mention '" + about + "'");
   return testing::AssertionSuccess();
 }
 
