@@ -196,7 +196,9 @@ void write_answers(Html& out, const PageContext& page) {
     if (!answer.nearest.empty()) out.element("p", answer.nearest);
     if (!answer.cost.empty()) out.element("p", answer.cost);
     if (!answer.others.empty()) {
-      out.element("p", "The others, smallest first; the undecided, nearest to harmless first:");
+      out.element(
+          "p",
+          "The others: first those that lose nothing, then the undecided (nearest to harmless first), then those that lose:");
       out.open("ul");
       for (const std::string& other : answer.others) out.element("li", other);
       out.close();
