@@ -308,7 +308,9 @@ class Choice {
         least_loss = &c;
     }
     if (candidates_.empty() || candidates_.front().standing == Standing::kBreaks) {
-      return fmt::format("no cache works on this model{}", candidates_.empty() ? "" : ": " + candidates_.front().reason);
+      return candidates_.empty()
+                 ? "there is no cache to choose from"
+                 : fmt::format("no cache can be taken: {} {}", candidates_.front().spec, candidates_.front().reason);
     }
     std::string text = fmt::format("no cache fits within {}; the nearest is {} ({})", limits_text(), candidates_.front().spec,
                                    candidates_.front().reason);

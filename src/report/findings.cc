@@ -110,10 +110,16 @@ std::string ratio_text(const CacheFinding& c) { return range_text(c.ratio_low, c
 std::string best_claim(const CacheFinding& c, const std::string& name) {
   const std::string loss =
       c.loss == Loss::kAsGood ? "loses nothing: it is shown to be as good as full" : "loses nothing measurable";
-  return fmt::format("{} {}, and takes {} times less memory than an f16 cache.", name, loss, ratio_text(c));
+  // A loss that is measured, but smaller than what counts as one.
+  const bool little = c.likelihood.high && *c.likelihood.high < 0;
+  const std::string measured = !little
+                                   ? loss
+                                   : fmt::format("loses little: {:.3f} nats per token, within the {:.2f} that count as nothing",
+                                                 -*c.likelihood.difference, c.likelihood.margin);
+  return fmt::format("{} {}, and takes {} times less memory than an f16 cache.", name, measured, ratio_text(c));
 }
 
-std::string evidence_of(const CacheFinding& c) {
+std::string evidence_of(const CacheFinding& c, std::optional<double> full_score) {
   std::string out;
   if (c.likelihood.difference) {
     out += fmt::format("Likelihood of the reference answers: {} nats per token", signed_text(*c.likelihood.difference, 3));
@@ -125,9 +131,16 @@ std::string evidence_of(const CacheFinding& c) {
     if (c.score.low) out += fmt::format(" ({})", interval_text(*c.score.low, *c.score.high, 1));
     if (c.score.verdict == Verdict::kNotMeasurable)
       out += fmt::format(", which {} cannot tell from nothing", counted(c.pairs, "sample"));
+    if (full_score) out += fmt::format("; full scores {:.1f} of 100", *full_score);
     out += ".";
   }
   return out;
+}
+
+// Points of 100, over all samples of the kind.
+std::optional<double> full_score(const WorkloadFinding& finding) {
+  const auto full = std::ranges::find(finding.caches, Loss::kReference, &CacheFinding::loss);
+  return full == finding.caches.end() ? std::nullopt : full->score.mean;
 }
 
 std::string cost_of(const CacheFinding& c) {
@@ -326,7 +339,7 @@ Answer answer_of(const WorkloadFinding& finding, const std::map<std::string, std
   } else if (finding.best) {
     const CacheFinding& best = finding.caches[*finding.best];
     answer.claim = best_claim(best, names.at(best.spec));
-    answer.evidence = evidence_of(best);
+    answer.evidence = evidence_of(best, full_score(finding));
     answer.cost = cost_of(best);
   } else {
     answer.claim = "No cache smaller than f16 is shown to be harmless here.";

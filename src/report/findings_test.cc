@@ -282,7 +282,7 @@ TEST(Findings, SharedTimesOfOtherRunsAreNotHeldAgainstFulls) {
   EXPECT_FALSE(finding.caches[2].extra_ttft_s.has_value());
   const auto says_so = [&] {
     return std::ranges::any_of(report_caveats(results, report_rows(results)), [](const std::string& c) {
-      return c.find("measured in another run than full") != std::string::npos;
+      return c.find("Measured in another run than full") != std::string::npos;
     });
   };
   EXPECT_TRUE(says_so());

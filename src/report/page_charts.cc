@@ -88,7 +88,8 @@ void write_finding_table(Html& out, const PageContext& page, const WorkloadFindi
   close_table(out);
 }
 
-// The same picture over a whole kind of work; decode rate as a factor of full's, because tables differ in length.
+// The same picture over a whole kind of work; decode rate as a factor of full's, because tables differ in length. Rates of steps
+// that caches shared are no measure of speed: without others there is no picture of them.
 void write_finding_chart(Html& out, const PageContext& page, const WorkloadFinding& finding, const std::string& id,
                          bool against_rate) {
   const bool likelihood =
@@ -98,24 +99,20 @@ void write_finding_chart(Html& out, const PageContext& page, const WorkloadFindi
   chart.title = against_rate ? "Quality against decode rate" : "Quality against compression";
   chart.x_label = against_rate ? "decode rate, times full's" : kRatioLabel;
   chart.x_decimals = against_rate ? 2 : 1;
-  bool shared = false;
   for (const CacheFinding& c : finding.caches) {
     const bool reference = page.reference(c.spec);
     std::optional<ChartPoint> p = quality_point(likelihood ? c.likelihood : c.score, reference, finding.has_reference);
     const std::optional<double> x = !against_rate                        ? (c.ratio > 0 ? std::optional(c.ratio) : std::nullopt)
                                     : reference && finding.has_reference ? std::optional(1.0)
                                                                          : c.decode_factor;
-    if (!p || !x) continue;
+    if (!p || !x || (against_rate && c.shared)) continue;
     p->x = *x;
-    shared = shared || c.shared;
     ChartSeries series = series_of(page, c.spec);
     series.points = {*p};
     chart.series.push_back(std::move(series));
   }
   if (chart.series.size() < 2) return;
   chart.caption = "Up is better, right is cheaper; bars are 95 % intervals.";
-  if (against_rate && shared)
-    chart.caption += " Decode steps were shared by all caches, so the rates hardly differ: not a measure of speed.";
   write_scatter(out, chart);
 }
 
@@ -147,22 +144,16 @@ void write_tradeoff(Html& out, const PageContext& page, const PageTable& table, 
   chart.id = wish.id;
   chart.title = wish.title;
   chart.x_label = wish.against_rate ? kRateLabel : kRatioLabel;
-  bool shared = false;
   // Rates of caches that ran alone stand with each other only.
   const bool alone = std::ranges::count_if(table.rows, [](const ReportRow* r) { return r->solo && r->solo->runs > 0; }) >= 2;
-  // Shared rates stand with those of the same steps only: the reference's, else the first cache's.
-  const auto measured = [](const ReportRow* r) { return r->n > 0; };
-  auto anchor = std::ranges::find_if(table.rows, [&](const ReportRow* r) { return measured(r) && page.reference(r->spec); });
-  if (anchor == table.rows.end()) anchor = std::ranges::find_if(table.rows, measured);
   for (const ReportRow* row : table.rows) {
     if (row->n == 0) continue;
     std::optional<ChartPoint> p =
         quality_point(wish.likelihood ? row->likelihood : row->score, page.reference(row->spec), compared);
     const ShownTimes times = alone ? shown_times(*row) : ShownTimes{row->ttft_s, row->decode_tokens_per_s, row->shared};
-    const bool comparable = alone ? row->solo && row->solo->runs > 0 : shared_times_compare(*row, **anchor);
+    const bool comparable = alone ? row->solo && row->solo->runs > 0 : !row->shared;
     if (!p || (wish.against_rate && (!times.decode_tokens_per_s || !comparable))) continue;
     p->x = wish.against_rate ? *times.decode_tokens_per_s : row->compression_ratio;
-    shared = shared || times.shared;
     ChartSeries series = series_of(page, row->spec);
     series.points = {*p};
     chart.series.push_back(std::move(series));
@@ -170,9 +161,7 @@ void write_tradeoff(Html& out, const PageContext& page, const PageTable& table, 
   if (chart.series.size() < 2) return;
   chart.caption = "Up is better, right is cheaper.";
   if (wish.against_rate)
-    chart.caption = shared  ? "Rates of decode steps shared by all caches: no measure of speed."
-                    : alone ? "Rates of each cache alone. Up is better, right is faster."
-                            : "Up is better, right is faster.";
+    chart.caption = alone ? "Rates of each cache alone. Up is better, right is faster." : "Up is better, right is faster.";
   write_scatter(out, chart);
 }
 

@@ -48,7 +48,7 @@ void write_decision(Html& out, const Names& names, const Decision& d) {
     out.close();
     return;
   }
-  out.element("td", names.at(d.spec), {{"class", "verdict"}});
+  out.element("td", names.at(d.spec), {{"class", "verdict words"}});
   cell(out, bytes_text(d.bytes));
   cell(out, fmt::format("{:.2f}", d.ttft_s));
   cell(out, fmt::format("{:.1f}", d.decode_tokens_per_s));
@@ -112,6 +112,12 @@ void write_decisions_section(Html& out, const Decisions& decisions) {
   out.element("p", fmt::format("What 'kvartet plan' chooses for {}: the least expected loss that fits the memory. One point is "
                                "0.01 nats per token of the reference answer, about one percent of its probability.",
                                decisions.model));
+  out.element(
+      "p",
+      "The short answer judges the caches that ran here; this section predicts, for many that did not, what fits a limit of "
+      "memory. Where the two disagree, believe the short answer. A loss from a neighbour is that of the same cache at another "
+      "length or task, or of a similar cache: its wide interval says how little that tells.",
+      {{"class", "small"}});
   out.element("p", fmt::format("Losses: {}. Times: {}.", decisions.statistics, decisions.machine), {{"class", "small"}});
   int number = 0;
   for (const DecisionKind& kind : decisions.kinds) {

@@ -12,7 +12,7 @@ namespace {
 
 std::string share_text(double share) { return fmt::format("{:.0f} %", 100 * share); }
 
-const char* shared_mark(const ReportRow& row) { return row.shared ? "*" : ""; }
+const char* shared_mark(const ReportRow& row) { return !row.shared ? "" : row.other_company ? "†" : "*"; }
 
 void write_main_table(Html& out, const PageContext& page, const PageTable& table) {
   const bool scored = std::ranges::any_of(table.rows, [](const ReportRow* r) { return r->score.mean.has_value(); });
@@ -36,7 +36,7 @@ void write_main_table(Html& out, const PageContext& page, const PageTable& table
     cell(out, r.n > 0 ? fmt::format("{:.2f}", r.compression_ratio) : "–");
     cell(out, r.n > 0 ? fmt::format("{:.2f}", r.fast_ratio) : "–");
     const ShownTimes times = shown_times(r);
-    const char* mark = times.shared ? "*" : "";
+    const char* mark = times_mark(r);
     cell(out, r.n > 0 ? fmt::format("{:.2f}{}", times.ttft_s, mark) : "–");
     cell(out, times.decode_tokens_per_s ? fmt::format("{:.1f}{}", *times.decode_tokens_per_s, mark) : "–");
     cell(out, r.n > 0 ? share_text(r.acted) : "–");

@@ -1,6 +1,7 @@
 #include "report/rows.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
@@ -238,6 +239,18 @@ Measured measured_from(std::span<const double> values, const PairedDifferences& 
   return out;
 }
 
+namespace {
+
+// A cache whose shared times cannot be held against those of `full` in the same table.
+bool in_other_company(const ReportRow& row, std::span<const ReportRow> rows, const std::string& full_spec) {
+  if (row.n == 0 || !row.shared) return false;
+  return std::ranges::any_of(rows, [&](const ReportRow& r) {
+    return r.spec == full_spec && r.n > 0 && r.cell() == row.cell() && !shared_times_compare(row, r);
+  });
+}
+
+}  // namespace
+
 std::vector<ReportRow> report_rows(const StoredResults& results, const std::string& full_spec) {
   std::map<std::string, std::string> metric_of;
   for (const StoredTask& t : results.tasks) metric_of[t.task] = t.metric;
@@ -288,8 +301,11 @@ std::vector<ReportRow> report_rows(const StoredResults& results, const std::stri
     if (const auto alone = solo.find({cell, spec}); alone != solo.end()) row.solo = alone->second;
     rows.push_back(std::move(row));
   }
+  for (ReportRow& row : rows) row.other_company = in_other_company(row, rows, full_spec);
   return rows;
 }
+
+const char* times_mark(const ReportRow& row) { return !shown_times(row).shared ? "" : row.other_company ? "†" : "*"; }
 
 ShownTimes shown_times(const ReportRow& row) {
   if (!row.solo || row.solo->runs == 0) return {row.ttft_s, row.decode_tokens_per_s, row.shared};
@@ -306,18 +322,6 @@ std::string cell_name(const Cell& cell) {
                      cell.position == QuestionPosition::kUnseen ? ", question unseen" : "");
 }
 
-namespace {
-
-// A cache whose shared times cannot be held against those of `full` in the same table.
-bool in_other_company(const ReportRow& row, std::span<const ReportRow> rows) {
-  if (row.n == 0 || !shown_times(row).shared) return false;
-  return std::ranges::any_of(rows, [&](const ReportRow& r) {
-    return r.spec == "full" && r.n > 0 && r.cell() == row.cell() && !shared_times_compare(row, r);
-  });
-}
-
-}  // namespace
-
 std::vector<std::string> report_caveats(const StoredResults& results, std::span<const ReportRow> rows) {
   std::vector<std::string> out;
   const bool shared = std::any_of(rows.begin(), rows.end(), [](const ReportRow& r) { return shown_times(r).shared; });
@@ -327,10 +331,15 @@ std::vector<std::string> report_caveats(const StoredResults& results, std::span<
         "document with several questions from the first of them; to compare speed, let each run alone "
         "with 'kvartet bench ... --solo 5', or use 'kvartet speed'.");
   }
-  if (shared && std::ranges::any_of(rows, [&](const ReportRow& r) { return in_other_company(r, rows); })) {
-    out.emplace_back(
-        "Some caches were measured in another run than full, with fewer or more caches in their steps: their times marked * are "
-        "not compared with full's.");
+  std::set<std::string> apart;
+  for (const ReportRow& r : rows) {
+    if (r.other_company) apart.insert(r.spec);
+  }
+  if (!apart.empty()) {
+    out.push_back(fmt::format(
+        "Measured in another run than full, with fewer or more caches in their steps: {}. Their times, marked †, are not to be "
+        "held against full's.",
+        fmt::join(apart, ", ")));
   }
   const bool few = std::any_of(rows.begin(), rows.end(),
                                [](const ReportRow& r) { return r.solo && r.solo->runs > 0 && r.solo->runs < kEnoughRepeats; });

@@ -66,6 +66,7 @@ struct ReportRow {
   std::optional<double> decode_tokens_per_s;  // absent: no sample had two tokens
   bool shared = false;                        // timed together with other caches, or other questions, not alone
   std::set<std::int64_t> runs;                // RunRecord::id of the samples
+  bool other_company = false;                 // shared, but not with `full` of the same table: no time to hold against full's
   double compression_ratio = 0;               // f16 / allocated, end of prefill
   double fast_ratio = 0;                      // f16 / allocated in the fast tier
   double end_compression_ratio = 0;           // the same after the last token
@@ -91,6 +92,9 @@ struct ShownTimes {
   bool shared = false;
 };
 ShownTimes shown_times(const ReportRow& row);
+
+// Behind a time: "" the cache's own, "*" shared with full, "†" shared in another run than full's.
+const char* times_mark(const ReportRow& row);
 
 // times_compare() for the shared times of whole rows: both alone, or all samples of both from the same runs.
 bool shared_times_compare(const ReportRow& a, const ReportRow& b);

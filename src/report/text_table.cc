@@ -22,7 +22,7 @@ std::string heading(const ReportRow& first) {
 
 std::string line_of(const ReportRow& r, std::size_t width) {
   const ShownTimes times = shown_times(r);
-  const char* mark = times.shared ? "*" : "";
+  const char* mark = times_mark(r);
   const std::string rate = times.decode_tokens_per_s ? fmt::format("{:.1f}{}", *times.decode_tokens_per_s, mark) : "-";
   const std::string ttft = r.n > 0 ? fmt::format("{:.2f}{}", times.ttft_s, mark) : "-";
   const std::string ratio = r.n > 0 ? fmt::format("{:.2f}", r.compression_ratio) : "-";

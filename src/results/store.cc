@@ -163,9 +163,10 @@ Result<std::vector<std::string>> Store::missing(const SampleKey& key, const std:
 }
 
 Status Store::note_document(const SampleRecord& s) {
+  // Both positions are named so that each is found by its key.
   KV_ASSIGN(Statement update,
-            database_.prepare("UPDATE samples SET document = ? WHERE task = ? AND context = ? AND sample = ? AND "
-                              "prompt_hash = ? AND document = ''"));
+            database_.prepare("UPDATE samples SET document = ? WHERE task = ? AND context = ? AND question_position IN ('seen', "
+                              "'unseen') AND sample = ? AND prompt_hash = ? AND document = ''"));
   return update.bind(s.document).bind(s.key.task).bind(s.key.context).bind(s.key.sample).bind(s.prompt_hash).run();
 }
 

@@ -92,6 +92,7 @@ TEST_F(PlanProgram, ResultsThatAreNoneAreBadInput) {
   EXPECT_TRUE(is_refused(plan({"--results", out("alone")}), 3, "alone"));
   EXPECT_TRUE(is_refused(run({"plan", "-m", model_, "--for", "chat", "--prompt-tokens", "9", "--output-tokens", "99999"}), 4,
                          "no room for a prompt"));
+  EXPECT_TRUE(is_sentence(plan({"--kv", "shadowkv"}), 4, "no cache can be taken: shadowkv"));
 }
 
 TEST_F(PlanProgram, ResultsOfThisModelAreCounted) {
