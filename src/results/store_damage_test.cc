@@ -2,8 +2,11 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <csignal>
+#include <functional>
 #include <limits>
 
 #include "results/store.h"
@@ -11,6 +14,15 @@
 
 namespace kvartet {
 namespace {
+
+// What `body` returns in a child process, so that limits and user ids stay there.
+int in_child(const std::function<int()>& body) {
+  const pid_t child = fork();
+  if (child == 0) _exit(body());
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 100 + WTERMSIG(status);
+}
 
 // Neither written nor read: axes of a report would have no end.
 TEST_F(StoreTest, FiguresThatCannotBeAreRefused) {

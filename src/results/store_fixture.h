@@ -3,11 +3,9 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
-#include <functional>
 #include <string>
 
 #include "results/store.h"
@@ -88,15 +86,6 @@ class StoreTest : public ::testing::Test {
   }
   Result<Store> open(const RunRecord& r) { return Store::open(FileSystem::real(), folder(), r); }
   std::string folder(const std::string& name = "out") const { return root_ + "/" + name; }
-
-  // What `body` returns in a child process, so that limits and user ids stay there.
-  static int in_child(const std::function<int()>& body) {
-    const pid_t child = fork();
-    if (child == 0) _exit(body());
-    int status = 0;
-    waitpid(child, &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 100 + WTERMSIG(status);
-  }
 
   std::string root_;
 };
