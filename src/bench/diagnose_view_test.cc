@@ -8,17 +8,10 @@
 #include <vector>
 
 #include "bench/sample_grid.h"
-#include "core/rng.h"
+#include "core/normals_fixture.h"
 
 namespace kvartet {
 namespace {
-
-std::vector<float> normals(std::size_t count, std::uint64_t seed) {
-  Rng rng(seed);
-  std::vector<float> x(count);
-  for (float& v : x) v = static_cast<float>(rng.normal());
-  return x;
-}
 
 TEST(SampleGrid, ByLayerByHeadAndAsAMap) {
   SampleGrid grid;

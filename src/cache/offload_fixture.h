@@ -8,6 +8,7 @@
 #include <cmath>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cache/cache_fixture.h"
@@ -156,6 +157,16 @@ inline std::vector<std::int32_t> exact_top(const Offloaded& fed, const std::vect
   for (std::int32_t& t : order) t += begin;
   std::sort(order.begin(), order.end());
   return order;
+}
+
+// Each spec is refused as usage, with a sentence that holds its hint.
+inline void expect_refusals(const std::vector<std::pair<std::string, std::string>>& specs_and_hints) {
+  for (const auto& [text, hint] : specs_and_hints) {
+    const Result<CacheSpec> spec = parse_spec(text);
+    ASSERT_FALSE(spec.ok()) << text;
+    EXPECT_EQ(spec.status().code(), Code::kUsage);
+    EXPECT_NE(spec.status().message().find(hint), std::string::npos) << spec.status().message();
+  }
 }
 
 }  // namespace kvartet::test

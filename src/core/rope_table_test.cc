@@ -5,17 +5,10 @@
 
 #include <cmath>
 
-#include "core/rng.h"
+#include "core/normals_fixture.h"
 
 namespace kvartet {
 namespace {
-
-std::vector<float> normals(std::size_t n, std::uint64_t seed) {
-  Rng rng(seed);
-  std::vector<float> x(n);
-  for (float& v : x) v = static_cast<float>(rng.normal());
-  return x;
-}
 
 double dot(const std::vector<float>& a, const std::vector<float>& b) {
   double sum = 0;

@@ -9,19 +9,12 @@
 #include <utility>
 #include <vector>
 
-#include "core/rng.h"
+#include "core/normals_fixture.h"
 
 namespace kvartet {
 namespace {
 
 using Rows = std::vector<std::vector<double>>;
-
-std::vector<float> normals(std::size_t count, std::uint64_t seed) {
-  Rng rng(seed);
-  std::vector<float> x(count);
-  for (float& v : x) v = static_cast<float>(rng.normal());
-  return x;
-}
 
 Rows rows_of(const std::vector<float>& x, std::size_t cols) {
   Rows rows;

@@ -6,17 +6,11 @@
 #include <cmath>
 #include <vector>
 
+#include "core/normals_fixture.h"
 #include "core/rng.h"
 
 namespace kvartet {
 namespace {
-
-std::vector<float> normals(std::size_t count, std::uint64_t seed) {
-  Rng rng(seed);
-  std::vector<float> x(count);
-  for (float& v : x) v = static_cast<float>(rng.normal());
-  return x;
-}
 
 double score(const KeyProjection& made, const float* q, std::size_t dim, std::size_t landmark) {
   const std::size_t width = made.query.size() / dim;

@@ -7,19 +7,12 @@
 #include <memory>
 #include <vector>
 
-#include "core/rng.h"
+#include "core/normals_fixture.h"
 
 namespace kvartet {
 namespace {
 
 constexpr std::size_t kDim = 64;
-
-std::vector<float> normals(std::size_t count, std::uint64_t seed) {
-  Rng rng(seed);
-  std::vector<float> x(count);
-  for (float& v : x) v = static_cast<float>(rng.normal());
-  return x;
-}
 
 TEST(ProjectedIndex, ScoresEqualDecodedProducts) {
   const std::vector<float> queries = normals(30 * kDim, 1);

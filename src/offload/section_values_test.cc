@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/rng.h"
+#include "core/normals_fixture.h"
 #include "offload/landmark_index.h"
 #include "offload/presets.h"
 #include "offload/row_codec.h"
@@ -18,13 +18,6 @@ namespace {
 
 constexpr int kDim = 128;
 constexpr std::size_t kCols = 128;
-
-std::vector<float> normals(std::size_t count, std::uint64_t seed) {
-  Rng rng(seed);
-  std::vector<float> x(count);
-  for (float& v : x) v = static_cast<float>(rng.normal());
-  return x;
-}
 
 std::vector<float> scores_of(const LandmarkIndex& index, const std::vector<float>& q) {
   std::vector<float> scores(static_cast<std::size_t>(index.landmarks()));

@@ -7,18 +7,12 @@
 #include <cmath>
 #include <numeric>
 
+#include "core/normals_fixture.h"
 #include "core/rng.h"
 #include "simd/targets.h"
 
 namespace kvartet {
 namespace {
-
-std::vector<float> normals(std::size_t count, std::uint64_t seed) {
-  Rng rng(seed);
-  std::vector<float> x(count);
-  for (float& v : x) v = static_cast<float>(rng.normal());
-  return x;
-}
 
 // The obvious way.
 std::vector<std::int32_t> reference_top(const std::vector<float>& scores, int k) {

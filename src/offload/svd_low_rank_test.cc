@@ -5,17 +5,10 @@
 
 #include <cmath>
 
-#include "core/rng.h"
+#include "core/normals_fixture.h"
 
 namespace kvartet {
 namespace {
-
-std::vector<float> normals(std::size_t count, std::uint64_t seed) {
-  Rng rng(seed);
-  std::vector<float> x(count);
-  for (float& v : x) v = static_cast<float>(rng.normal());
-  return x;
-}
 
 double relative_error(const std::vector<float>& k, const LowRank& low, std::size_t cols) {
   const auto r = static_cast<std::size_t>(low.rank);

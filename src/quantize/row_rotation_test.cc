@@ -8,17 +8,11 @@
 
 #include <gtest/gtest.h>
 
+#include "core/normals_fixture.h"
 #include "core/rng.h"
 
 namespace kvartet {
 namespace {
-
-std::vector<float> normal_row(std::size_t count, std::uint64_t seed) {
-  Rng rng(seed);
-  std::vector<float> x(count);
-  for (float& v : x) v = static_cast<float>(rng.normal());
-  return x;
-}
 
 double dot(const std::vector<float>& a, const std::vector<float>& b) {
   double sum = 0;
@@ -41,7 +35,7 @@ class RowRotation : public testing::TestWithParam<std::tuple<Rotation, int>> {
 TEST_P(RowRotation, IsOrthogonal34) {
   const std::size_t n = static_cast<std::size_t>(dim());
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
-    const std::vector<float> x = normal_row(n, seed);
+    const std::vector<float> x = normals(n, seed);
     std::vector<float> y = turned(x);
     EXPECT_NEAR(dot(y, y) / dot(x, x), 1.0, 1e-5);
     rotate_back(kind(), dim(), table_.data(), y.data());
@@ -52,8 +46,8 @@ TEST_P(RowRotation, IsOrthogonal34) {
 TEST_P(RowRotation, LeavesLogitsAlone72) {
   const std::size_t n = static_cast<std::size_t>(dim());
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
-    const std::vector<float> k = normal_row(n, 2 * seed + 100);
-    const std::vector<float> q = normal_row(n, 2 * seed + 101);
+    const std::vector<float> k = normals(n, 2 * seed + 100);
+    const std::vector<float> q = normals(n, 2 * seed + 101);
     EXPECT_NEAR(dot(turned(q), turned(k)), dot(q, k), 1e-5 * std::sqrt(dot(q, q) * dot(k, k)));
   }
 }
@@ -77,7 +71,7 @@ TEST(HadamardRotation, IsSylvestersMatrixWithoutSigns) {
   std::vector<float> ones(8);
   fill_rotation(Rotation::kHadamard, 8, 0, 0, ones.data());
   EXPECT_EQ(ones, std::vector<float>(8, 1.0F));
-  std::vector<float> x = normal_row(8, 5);
+  std::vector<float> x = normals(8, 5);
   std::vector<float> y = x;
   rotate(Rotation::kHadamard, 8, ones.data(), y.data());
   for (unsigned r = 0; r < 8; ++r) {

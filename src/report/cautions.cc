@@ -7,6 +7,8 @@
 #include <set>
 #include <utility>
 
+#include "report/names.h"
+
 namespace kvartet {
 namespace {
 
@@ -32,12 +34,9 @@ struct Lengths {
     return fmt::format("{} at {} tokens{}", first.task, fmt::join(contexts, ", "),
                        first.position == QuestionPosition::kUnseen ? ", question unseen" : "");
   }
-  // "20.0" or "20.0 to 30.0".
   std::string range(double scale, int decimals) const {
     const auto [low, high] = std::ranges::minmax(figures);
-    const std::string a = fmt::format("{:.{}f}", scale * low, decimals);
-    const std::string b = fmt::format("{:.{}f}", scale * high, decimals);
-    return a == b ? a : fmt::format("{} to {}", a, b);
+    return range_text(scale * low, scale * high, decimals);
   }
 };
 

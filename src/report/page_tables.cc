@@ -12,8 +12,6 @@ namespace {
 
 std::string share_text(double share) { return fmt::format("{:.0f} %", 100 * share); }
 
-const char* shared_mark(const ReportRow& row) { return !row.shared ? "" : row.other_company ? "†" : "*"; }
-
 void write_main_table(Html& out, const PageContext& page, const PageTable& table) {
   const bool scored = std::ranges::any_of(table.rows, [](const ReportRow* r) { return r->score.mean.has_value(); });
   const bool shared = std::ranges::any_of(table.rows, [](const ReportRow* r) { return shown_times(*r).shared; });

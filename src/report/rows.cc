@@ -241,12 +241,16 @@ Measured measured_from(std::span<const double> values, const PairedDifferences& 
 
 namespace {
 
-// A cache whose shared times cannot be held against those of `full` in the same table.
-bool in_other_company(const ReportRow& row, std::span<const ReportRow> rows, const std::string& full_spec) {
-  if (row.n == 0 || !row.shared) return false;
-  return std::ranges::any_of(rows, [&](const ReportRow& r) {
-    return r.spec == full_spec && r.n > 0 && r.cell() == row.cell() && !shared_times_compare(row, r);
-  });
+// Marks the caches whose shared times cannot be held against those of `full` in the same table.
+void mark_other_company(std::vector<ReportRow>& rows, const std::string& full_spec) {
+  std::map<Cell, const ReportRow*> full;
+  for (const ReportRow& r : rows) {
+    if (r.spec == full_spec && r.n > 0) full[r.cell()] = &r;
+  }
+  for (ReportRow& r : rows) {
+    const auto reference = full.find(r.cell());
+    r.other_company = r.n > 0 && r.shared && reference != full.end() && !shared_times_compare(r, *reference->second);
+  }
 }
 
 }  // namespace
@@ -301,11 +305,13 @@ std::vector<ReportRow> report_rows(const StoredResults& results, const std::stri
     if (const auto alone = solo.find({cell, spec}); alone != solo.end()) row.solo = alone->second;
     rows.push_back(std::move(row));
   }
-  for (ReportRow& row : rows) row.other_company = in_other_company(row, rows, full_spec);
+  mark_other_company(rows, full_spec);
   return rows;
 }
 
-const char* times_mark(const ReportRow& row) { return !shown_times(row).shared ? "" : row.other_company ? "†" : "*"; }
+const char* shared_mark(const ReportRow& row) { return !row.shared ? "" : row.other_company ? "†" : "*"; }
+
+const char* times_mark(const ReportRow& row) { return shown_times(row).shared ? shared_mark(row) : ""; }
 
 ShownTimes shown_times(const ReportRow& row) {
   if (!row.solo || row.solo->runs == 0) return {row.ttft_s, row.decode_tokens_per_s, row.shared};

@@ -93,7 +93,9 @@ struct ShownTimes {
 };
 ShownTimes shown_times(const ReportRow& row);
 
-// Behind a time: "" the cache's own, "*" shared with full, "†" shared in another run than full's.
+// Behind a time: "" the cache's own, "*" shared with full, "†" shared in another run than full's. Of the times measured in
+// company; and of those that stand for the cache's speed (shown_times).
+const char* shared_mark(const ReportRow& row);
 const char* times_mark(const ReportRow& row);
 
 // times_compare() for the shared times of whole rows: both alone, or all samples of both from the same runs.

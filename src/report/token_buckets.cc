@@ -80,7 +80,7 @@ std::string token_buckets_text(const StoredResults& results) {
                      "ratio", "end", "ttft s", "tok/s", "acted");
   for (const TokenBucket& bucket : buckets) {
     for (const ReportRow& r : bucket.rows) {
-      const char* const mark = r.shared ? "*" : "";
+      const char* const mark = shared_mark(r);
       const std::string rate = r.decode_tokens_per_s ? fmt::format("{:.1f}{}", *r.decode_tokens_per_s, mark) : "-";
       out += fmt::format("{:<26.26} {:<5} {:<40.40} {:>4} {:>7.0f} {:>6.2f} {:>6.2f} {:>7.2f}{:1} {:>7} {:>5.0f}%\n", r.task,
                          bucket.name, r.spec, r.n, r.prompt_tokens, r.compression_ratio, r.end_compression_ratio, r.ttft_s, mark,
