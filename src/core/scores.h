@@ -16,6 +16,8 @@ struct ScoreNeed {
   int queries = 0;           // the last queries themselves, after RoPE; only of a first prompt
   // Is there anything to compute? Queries are there anyway.
   bool any() const { return window > 0 || column_sums; }
+  // How many of the last queries are needed, to score with or for themselves.
+  int last_queries() const { return window > queries ? window : queries; }
   void merge(const ScoreNeed& o) {
     if (o.window > window) window = o.window;
     if (o.queries > queries) queries = o.queries;

@@ -13,8 +13,6 @@
 #include "model/arithmetic.h"
 
 namespace kvartet {
-namespace {}  // namespace
-
 KeptPrefills::KeptPrefills(KeptPrefillOptions options) : options_(std::move(options)) {}
 
 FileSystem& KeptPrefills::files() const { return options_.files == nullptr ? FileSystem::real() : *options_.files; }

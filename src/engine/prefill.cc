@@ -23,7 +23,7 @@ std::vector<SequenceCache*> caches_of(std::span<Sequence> sequences) {
 int widest_window(std::span<SequenceCache* const> caches) {
   ScoreNeed need;
   for (const SequenceCache* cache : caches) need.merge(cache->score_need());
-  return std::max(need.window, need.queries);
+  return need.last_queries();
 }
 
 // A prefill on its way to disk. The first failure ends the keeping, never the prefill.
@@ -174,7 +174,7 @@ Result<bool> Engine::Impl::read_prefill(PrefillFileReader& file, std::span<const
   LayerSealing sealing(caches, options.threads);
   const ScoreNeed need = sealing.need();
   const PrefillFileReader::Wanted wanted = {
-      .key_pre = sealing.wants_pre_rope_keys(), .queries = need.window > 0 || need.queries > 0, .column_sums = need.column_sums};
+      .key_pre = sealing.wants_pre_rope_keys(), .queries = need.last_queries() > 0, .column_sums = need.column_sums};
   for (int layer = 0; layer < shape().layer_count(); ++layer) {
     if (is_cancelled()) return cancelled("interrupted");
     const Result<ExactLayer> exact = file.read_layer(layer, wanted);

@@ -72,8 +72,6 @@ struct Prefill::Impl {
   const LayerShape& shape() const { return transformer.shape().layers[uz(layer)]; }
   int layer_count() const { return transformer.shape().layer_count(); }
 
-  // The last queries that some cache chooses its rows or makes its index by.
-  int wanted_queries() const { return std::max(need.window, need.queries); }
   bool fills_prefix() const { return prefix != nullptr && first_row == 0; }
 
   // A single row at the end would be multiplied by another ggml kernel than the same row among others: never leave one.
@@ -91,7 +89,7 @@ struct Prefill::Impl {
     if (prefix == nullptr) return;
     const std::span<const std::int32_t> shared = all.first(uz(prefix_rows));
     const PrefixParts wanted = {
-        .queries = std::max(wanted_queries(), options.keep_queries), .key_pre = wants_pre, .column_sums = sums_all_queries()};
+        .queries = std::max(need.last_queries(), options.keep_queries), .key_pre = wants_pre, .column_sums = sums_all_queries()};
     if (prefix->serves(shared, wanted)) {
       KV_CHECK(!options.keep_hidden);
       first_row = prefix_rows;
@@ -110,7 +108,7 @@ struct Prefill::Impl {
     values.resize(uz(tokens), kv);
     if (wants_pre) keys_pre.resize(uz(tokens), kv);
     const int observed =
-        on_sealed_cache || shape().window > 0 ? 0 : std::min(std::max(wanted_queries(), options.keep_queries), tokens);
+        on_sealed_cache || shape().window > 0 ? 0 : std::min(std::max(need.last_queries(), options.keep_queries), tokens);
     last_q.resize(uz(observed), q_width());
     sealed_rows = on_sealed_cache ? caches[0]->rows(layer, 0) : 0;
     if (sums_columns()) columns.start(shape().heads, sealed_rows + tokens);
