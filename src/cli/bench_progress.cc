@@ -8,14 +8,10 @@
 
 #include "cli/command.h"
 #include "core/counted.h"
+#include "report/rows.h"
 
 namespace kvartet {
 namespace {
-
-std::string cell_text(const Cell& cell) {
-  return fmt::format("{} at {}{}", cell.task, cell.context,
-                     cell.position == QuestionPosition::kUnseen ? ", question unseen" : "");
-}
 
 std::string time_left(double seconds) {
   const auto whole = static_cast<std::int64_t>(std::min(seconds, 1e15));
@@ -39,7 +35,7 @@ void show_bench_progress(const BenchmarkProgress& p, ProgressLines* lines) {
   if (p.seconds_left >= 0) {
     left = fmt::format(", {:.0f} tokens/s, {}", p.tokens_per_s, time_left(p.seconds_left));
   }
-  show(fmt::format("{}: sample {} of {}{};", cell_text(p.cell), p.done + 1, p.total, left), (p.done + p.sample_share) / p.total,
+  show(fmt::format("{}: sample {} of {}{};", cell_name(p.cell), p.done + 1, p.total, left), (p.done + p.sample_share) / p.total,
        lines);
 }
 
@@ -47,7 +43,7 @@ void show_solo_progress(const SoloProgress& p, ProgressLines* lines) {
   if (p.total == 0) return;
   std::string left;
   if (p.seconds_left >= 0) left = ", " + time_left(p.seconds_left);
-  show(fmt::format("{} alone on {}: run {} of {}{};", p.spec, cell_text(p.cell), p.done + 1, p.total, left),
+  show(fmt::format("{} alone on {}: run {} of {}{};", p.spec, cell_name(p.cell), p.done + 1, p.total, left),
        static_cast<double>(p.done) / p.total, lines);
 }
 

@@ -55,7 +55,9 @@ Decision decision_of(const Plan& plan, const PlanRequest& request) {
   d.samples = c.loss.measured_samples;
   if (!plan.what_ifs.empty()) {
     const WhatIf& w = plan.what_ifs.front();
-    d.what_if = fmt::format("{}: {}, expected loss {:.2f}", w.change, w.spec, w.expected_loss);
+    d.what_if = w.change;
+    d.what_if_spec = w.spec;
+    d.what_if_loss = w.expected_loss;
   }
   return d;
 }
@@ -93,10 +95,36 @@ DecisionPicture picture_of(const Weighed& weighed, const Workload& workload, con
   return picture;
 }
 
-Result<DecisionKind> decide_kind(const PlanInputs& inputs, TaskKind kind, const std::vector<int>& lengths, CellCounts* cells) {
+// What was measured is considered, too, with whatever settings it ran.
+void add_measured(const StoredResults& results, std::vector<CacheSpec>* candidates) {
+  std::set<std::string> specs;
+  for (const Outcome& o : results.outcomes) specs.insert(o.spec);
+  for (const std::string& text : specs) {
+    Result<CacheSpec> spec = parse_spec(text);
+    if (spec.ok() && std::ranges::find(*candidates, spec->canonical, &CacheSpec::canonical) == candidates->end())
+      candidates->push_back(std::move(*spec));
+  }
+}
+
+ShortAnswer answer_for(TaskKind kind, const std::vector<ShortAnswer>& answers) {
+  const auto found = std::ranges::find_if(answers, [&](const ShortAnswer& a) {
+    return std::ranges::any_of(a.tasks, [&](const std::string& task) { return kind_of_task(task) == kind; });
+  });
+  return found == answers.end() ? ShortAnswer() : *found;
+}
+
+std::optional<RivalChoice> rival_of(const Weighed& weighed, const std::string& spec) {
+  const auto found = std::ranges::find(weighed.candidates, spec, &Candidate::spec);
+  if (found == weighed.candidates.end() || found->standing == Standing::kBreaks) return std::nullopt;
+  return RivalChoice{static_cast<double>(found->cost.bytes()), loss_of(found->loss), source_name(found->loss.source)};
+}
+
+Result<DecisionKind> decide_kind(const PlanInputs& inputs, TaskKind kind, const std::vector<int>& lengths,
+                                 const std::vector<ShortAnswer>& answers, CellCounts* cells) {
   DecisionKind out;
   out.kind = kind_name(kind);
   out.summary = kind_summary(kind);
+  out.answer = answer_for(kind, answers);
   for (const int length : lengths) {
     PlanRequest request;
     request.workload = workload_filling(kind, length);
@@ -109,6 +137,7 @@ Result<DecisionKind> decide_kind(const PlanInputs& inputs, TaskKind kind, const 
       KV_ASSIGN(const Plan plan, choose(weighed, request));
       Decision decision = decision_of(plan, request);
       decision.cap_share = share;
+      decision.rival = rival_of(weighed, out.answer.spec);
       if (!decision.spec.empty()) chosen.insert(decision.spec);
       out.decisions.push_back(std::move(decision));
     }
@@ -149,9 +178,11 @@ Result<Decisions> decisions_of(const StoredResults& results, const DecisionReque
   gathered->inputs.model_hash = results.runs.front().identity.model_hash;
   const std::vector<int> lengths = lengths_of(results, gathered->inputs.model.shape.context);
   if (lengths.empty()) return out;
+  add_measured(results, &gathered->inputs.candidates);
+  const std::vector<ShortAnswer> answers = short_answers(results);
   CellCounts cells;
   for (const TaskKind kind : kTaskKinds) {
-    KV_ASSIGN(DecisionKind decided, decide_kind(gathered->inputs, kind, lengths, &cells));
+    KV_ASSIGN(DecisionKind decided, decide_kind(gathered->inputs, kind, lengths, answers, &cells));
     out.kinds.push_back(std::move(decided));
   }
   out.statistics = statistics_text(cells, gathered->folders);

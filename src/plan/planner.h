@@ -23,8 +23,8 @@ enum class Prefer : std::uint8_t { kQuality, kSpeed, kMemory };
 const char* prefer_name(Prefer prefer);
 Result<Prefer> parse_prefer(std::string_view text);  // kUsage: unknown
 
-// What `--max-loss` is when speed or memory is preferred and nothing was said: the margin within which two caches count as
-// equal in every table of this program (results/paired.h).
+// What `--max-loss` is when speed or memory is preferred and nothing was said: the likelihood's margin, within which two caches
+// count as equal in every table of this program (kLikelihoodMargin in results/paired.h, in hundredths of a nat).
 inline constexpr double kDefaultMaxLoss = 5;  // points
 
 struct PlanRequest {

@@ -4,54 +4,91 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
+#include <numeric>
 #include <set>
-#include <utility>
 
+#include "core/counted.h"
 #include "report/names.h"
 
 namespace kvartet {
 namespace {
 
-using Tables = std::vector<std::pair<Cell, std::vector<const ReportRow*>>>;  // as first met
-
-Tables tables_of(std::span<const ReportRow> rows) {
-  Tables tables;
-  for (const ReportRow& row : rows) {
-    auto place = std::ranges::find(tables, row.cell(), &Tables::value_type::first);
-    if (place == tables.end()) place = tables.insert(place, {row.cell(), {}});
-    place->second.push_back(&row);
-  }
-  return tables;
-}
-
-// Tables of one task that have something in common: their lengths, and a figure for each.
-struct Lengths {
+// Tables of one task that have something in common: their lengths, and two figures for each.
+struct Place {
   Cell first;
   std::vector<int> contexts;
   std::vector<double> figures;
+  std::vector<double> others;
 
   std::string where() const {
     return fmt::format("{} at {} tokens{}", first.task, fmt::join(contexts, ", "),
                        first.position == QuestionPosition::kUnseen ? ", question unseen" : "");
   }
-  std::string range(double scale, int decimals) const {
-    const auto [low, high] = std::ranges::minmax(figures);
-    return range_text(scale * low, scale * high, decimals);
-  }
 };
 
-void add(const Cell& cell, double figure, std::vector<Lengths>* all) {
-  const auto same = [&](const Lengths& l) { return l.first.task == cell.task && l.first.position == cell.position; };
-  auto place = std::ranges::find_if(*all, same);
-  if (place == all->end()) place = all->insert(place, {cell, {}, {}});
-  place->contexts.push_back(cell.context);
-  place->figures.push_back(figure);
+// A sort of caution with everything it holds for: said once, however many tasks there are.
+class Places {
+ public:
+  void add(const Cell& cell, double figure, double other = 0) {
+    const auto same = [&](const Place& p) { return p.first.task == cell.task && p.first.position == cell.position; };
+    auto place = std::ranges::find_if(places_, same);
+    if (place == places_.end()) place = places_.insert(place, {cell, {}, {}, {}});
+    place->contexts.push_back(cell.context);
+    place->figures.push_back(figure);
+    place->others.push_back(other);
+  }
+  bool empty() const { return places_.empty(); }
+
+  // "needle at 2048, 4096 tokens (DETAIL), docqa at ... (DETAIL)".
+  template <typename Detail>
+  std::string text(Detail detail) const {
+    std::string out;
+    for (const Place& p : places_) out += fmt::format("{}{} ({})", out.empty() ? "" : ", ", p.where(), detail(p));
+    return out;
+  }
+  bool any_own_file() const {
+    return std::ranges::any_of(places_, [](const Place& p) { return p.first.task.find(".jsonl") != std::string::npos; });
+  }
+
+ private:
+  std::vector<Place> places_;
+};
+
+std::string range_of(const std::vector<double>& figures, double scale, int decimals) {
+  const auto [low, high] = std::ranges::minmax(figures);
+  return range_text(scale * low, scale * high, decimals);
 }
+
+int sum_of(const std::vector<double>& counts) { return static_cast<int>(std::accumulate(counts.begin(), counts.end(), 0.0)); }
 
 constexpr const char* kWeakRest =
     "of 100 points: so little that a cache with nothing right could hardly be told from it. The score says little about caches "
     "here; judge by the likelihood (nats), or take a task that the model can do.";
 constexpr const char* kCutRest = "were cut at the limit of tokens: what would have come after it is not scored.";
+
+std::string weak_sentence(const Places& weak) {
+  return fmt::format(
+      "Full itself is weak, so that a cache with nothing right could hardly be told from it, on {}. The scores say little about "
+      "caches there; judge by the likelihood (nats), or take tasks that the model can do.",
+      weak.text([](const Place& p) { return range_of(p.figures, 1, 1) + " of 100 points"; }));
+}
+
+constexpr double kNoFull = -1;
+
+std::string cut_sentence(const Places& cut) {
+  const auto detail = [](const Place& p) {
+    const bool full = std::ranges::find(p.others, kNoFull) == p.others.end();
+    return fmt::format("{} % of the answers{}", range_of(p.figures, 100, 0),
+                       full ? fmt::format(", {} % of those of full", range_of(p.others, 100, 0)) : "");
+  };
+  return fmt::format("Many answers were cut at the limit of tokens, and what would have come after it is not scored: {}.{}",
+                     cut.text(detail), cut.any_own_file() ? " FILE.jsonl:max_new=N allows more." : "");
+}
+
+std::string prompts_detail(const Place& p) {
+  return fmt::format("{} of {}", sum_of(p.figures), counted(sum_of(p.others), "prompt"));
+}
 
 }  // namespace
 
@@ -95,23 +132,63 @@ std::string cut_text(const TableCaution& caution) {
 }
 
 std::vector<std::string> caution_sentences(std::span<const ReportRow> rows) {
-  std::vector<Lengths> weak;
-  std::vector<Lengths> cut;
-  std::vector<Lengths> full_cut;  // of the same tables, where `full` is there
-  for (const auto& [cell, table] : tables_of(rows)) {
-    const TableCaution caution = caution_of(table);
-    if (caution.weak != nullptr) add(cell, *caution.weak->score.mean, &weak);
-    if (!caution.many_cut()) continue;
-    add(cell, caution.cut, &cut);
-    if (caution.full_cut) add(cell, *caution.full_cut, &full_cut);
+  Places weak;
+  Places cut;
+  for (const RowTable& table : tables_of(rows)) {
+    const TableCaution caution = caution_of(table.rows);
+    if (caution.weak != nullptr) weak.add(table.cell, *caution.weak->score.mean);
+    if (caution.many_cut()) cut.add(table.cell, caution.cut, caution.full_cut.value_or(kNoFull));
   }
   std::vector<std::string> out;
-  for (const Lengths& l : weak) out.push_back(fmt::format("{}: full itself scores {} {}", l.where(), l.range(1, 1), kWeakRest));
-  for (const Lengths& l : cut) {
-    const auto full = std::ranges::find(full_cut, l.first, &Lengths::first);
-    const std::string of_full = full == full_cut.end() ? "" : fmt::format(", {} % of those of full,", full->range(100, 0));
-    out.push_back(fmt::format("{}: {} % of the answers{} {}", l.where(), l.range(100, 0), of_full, kCutRest));
-    if (l.first.task.find(".jsonl") != std::string::npos) out.back() += " FILE.jsonl:max_new=N allows more.";
+  if (!weak.empty()) out.push_back(weak_sentence(weak));
+  if (!cut.empty()) out.push_back(cut_sentence(cut));
+  return out;
+}
+
+std::vector<std::string> prompt_sentences(const StoredResults& results) {
+  struct Counts {
+    int all = 0;
+    int truncated = 0;
+    int decided = 0;
+    std::set<int> documents;
+  };
+  const DocumentNumbers numbers(results);
+  std::map<Cell, Counts> cells;
+  for (const SampleRecord& s : results.samples) {
+    Counts& counts = cells[s.key.cell()];
+    ++counts.all;
+    counts.truncated += s.dropped_tokens > 0 ? 1 : 0;
+    counts.decided += s.decided_by_prefill() ? 1 : 0;
+    counts.documents.insert(numbers.of(s.key));
+  }
+  Places shared;
+  Places truncated;
+  Places decided;
+  for (const auto& [cell, counts] : cells) {
+    const auto documents = static_cast<int>(counts.documents.size());
+    if (documents < counts.all) shared.add(cell, counts.all, documents);
+    if (counts.truncated > 0) truncated.add(cell, counts.truncated, counts.all);
+    if (counts.decided > 0) decided.add(cell, counts.decided, counts.all);
+  }
+  std::vector<std::string> out;
+  if (!shared.empty()) {
+    const auto detail = [](const Place& p) {
+      const std::string documents = range_of(p.others, 1, 0);
+      return fmt::format("{} prompts about {} {}{}", range_of(p.figures, 1, 0), documents,
+                         documents == "1" ? "document" : "documents", p.contexts.size() > 1 ? " at each length" : "");
+    };
+    out.push_back(fmt::format(
+        "Several prompts ask about one document, and answers about one document are not independent, so intervals rest on "
+        "documents: {}.",
+        shared.text(detail)));
+  }
+  if (!truncated.empty())
+    out.push_back(fmt::format("Prompts that were too long lost their middle: {}.", truncated.text(prompts_detail)));
+  if (!decided.empty()) {
+    out.push_back(fmt::format(
+        "An answer of one token is predicted by the exact pass over the prompt before any cache acts, so it tells no cache from "
+        "another and is left out of the differences: {}. '--question-position unseen' asks through the cache.",
+        decided.text(prompts_detail)));
   }
   return out;
 }

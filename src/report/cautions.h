@@ -36,7 +36,9 @@ TableCaution caution_of(std::span<const ReportRow* const> table);
 std::string weak_text(double points);               // "full itself scores 8.3 of 100 points: so little that ..."
 std::string cut_text(const TableCaution& caution);  // "35 % of the answers, 0 % of those of full, were cut ..."
 
-// One sentence for each task and sort of caution, with its lengths.
+// One sentence for each sort of caution, with the tasks and lengths that it holds for.
 std::vector<std::string> caution_sentences(std::span<const ReportRow> rows);
+// The same of the prompts: documents that several ask about, cut ones, and answers that no cache can change.
+std::vector<std::string> prompt_sentences(const StoredResults& results);
 
 }  // namespace kvartet

@@ -36,7 +36,7 @@ TEST(Cautions, FullIsWeakWhereNothingRightCouldNotBeToldFromIt) {
   EXPECT_TRUE(is_weak(results_with(10, 3)));
   EXPECT_FALSE(is_weak(results_with(10, 4)));
   EXPECT_FALSE(is_weak(results_with(10, 10)));
-  // Many samples tell a small score; but what loses all of less than the margin counts as the same.
+  // Many samples tell a small score; but not one that a single answer more or less would undo.
   EXPECT_FALSE(is_weak(results_with(40, 5)));
   EXPECT_TRUE(is_weak(results_with(40, 1)));
   // Six of ten right are not weak, even where five samples could not show their loss.
@@ -73,20 +73,46 @@ TEST(Cautions, NothingIsSaidOfTasksWithoutAScore) {
 
 std::vector<std::string> sentences(const StoredResults& results) { return caution_sentences(report_rows(results)); }
 
-TEST(Cautions, OneSentenceForATaskWithItsLengths) {
+bool is_said(const std::vector<std::string>& all, const std::string& text) {
+  return std::ranges::any_of(all, [&](const std::string& s) { return s.find(text) != std::string::npos; });
+}
+
+TEST(Cautions, OneSentenceForAllTasksAndTheirLengths) {
   StoredResults r = results_with(10, 3);
   ASSERT_EQ(sentences(r).size(), 1U);
-  EXPECT_TRUE(sentences(r)[0].starts_with("needle at 2048, 4096 tokens: full itself scores 30.0 of 100 points"))
-      << sentences(r)[0];
+  EXPECT_TRUE(is_said(sentences(r), "needle at 2048, 4096 tokens (30.0 of 100 points).")) << sentences(r)[0];
   for (Outcome& o : r.outcomes) {
     if (o.spec == "full" && o.key.context == 4096) o.score = o.key.sample == "0" ? 1 : 0;
   }
-  EXPECT_TRUE(sentences(r)[0].starts_with("needle at 2048, 4096 tokens: full itself scores 10.0 to 30.0 of 100 points"))
-      << sentences(r)[0];
+  EXPECT_TRUE(is_said(sentences(r), "needle at 2048, 4096 tokens (10.0 to 30.0 of 100 points).")) << sentences(r)[0];
   const std::vector<ReportRow> rows = report_rows(r);
-  EXPECT_NE(text_table(r, rows).find("full itself scores 10.0 to 30.0"), std::string::npos);
+  EXPECT_NE(text_table(r, rows).find("Full itself is weak"), std::string::npos);
   EXPECT_EQ(report_json(r, rows)["rows"][0]["weak"], true);
   EXPECT_EQ(report_json(r, rows)["rows"][1]["weak"], false);
+
+  // A second task with the same trouble lengthens the sentence and does not repeat it.
+  r.tasks.push_back({"docqa", "contains"});
+  for (std::size_t i = 0, n = r.samples.size(); i < n; ++i) {
+    r.samples.push_back(r.samples[i]);
+    r.samples.back().key.task = "docqa";
+  }
+  for (std::size_t i = 0, n = r.outcomes.size(); i < n; ++i) {
+    r.outcomes.push_back(r.outcomes[i]);
+    r.outcomes.back().key.task = "docqa";
+  }
+  ASSERT_EQ(sentences(r).size(), 1U);
+  EXPECT_TRUE(is_said(sentences(r), "(10.0 to 30.0 of 100 points), docqa at 2048, 4096 tokens (10.0 to 30.0 of 100 points)."))
+      << sentences(r)[0];
+}
+
+TEST(Cautions, PromptsAreGatheredToo) {
+  StoredResults r = made_results(4);
+  for (SampleRecord& s : r.samples) s.dropped_tokens = s.key.sample == "0" ? 100 : 0;
+  for (SampleRecord& s : r.samples) s.document = s.key.sample == "0" ? "A" : "B";
+  const std::vector<std::string> all = prompt_sentences(r);
+  ASSERT_EQ(all.size(), 2U);
+  EXPECT_TRUE(is_said(all, "needle at 2048, 4096 tokens (4 prompts about 2 documents at each length)")) << all[0];
+  EXPECT_TRUE(is_said(all, "lost their middle: needle at 2048, 4096 tokens (2 of 8 prompts).")) << all[1];
 }
 
 TEST(Cautions, AnswersCutAtTheLimit) {
@@ -99,8 +125,7 @@ TEST(Cautions, AnswersCutAtTheLimit) {
   EXPECT_TRUE(sentences(r).empty());
   cut_at_2048(6);
   ASSERT_EQ(sentences(r).size(), 1U);
-  EXPECT_TRUE(sentences(r)[0].starts_with("needle at 2048 tokens: 20 % of the answers, 20 % of those of full, were cut"))
-      << sentences(r)[0];
+  EXPECT_TRUE(is_said(sentences(r), "needle at 2048 tokens (20 % of the answers, 20 % of those of full).")) << sentences(r)[0];
   EXPECT_EQ(sentences(r)[0].find("max_new"), std::string::npos);
   for (SampleRecord& s : r.samples) s.key.task = "mine.jsonl";
   for (Outcome& o : r.outcomes) o.key.task = "mine.jsonl";

@@ -41,7 +41,8 @@ const char* claim_result_name(ClaimResult result) {
   switch (result) {
     case ClaimResult::kReproduced: return "reproduced";
     case ClaimResult::kNotReproduced: return "not reproduced";
-    case ClaimResult::kNotMeasurable: return "not measurable here";
+    case ClaimResult::kUndecided: return "undecided";
+    case ClaimResult::kNotRun: return "not run here";
   }
   return "";
 }
@@ -55,8 +56,10 @@ std::vector<StudyClaims> find_claims(const StoredResults& results, const StoredR
     StudyClaims found{study, title, form_of(results), {roles.begin(), roles.end()}, claims(evidence, roles, other)};
     out.push_back(std::move(found));
   };
-  add(Study::kCompression, "The claims of the compression paper", compression_roles(results), compression_claims);
-  add(Study::kOffloading, "The claims of the offloading paper", offloading_roles(results), offloading_claims);
+  add(Study::kCompression, "The claims of the compression paper (N. Agrawal and R. Mayer, arXiv 2607.05399)",
+      compression_roles(results), compression_claims);
+  add(Study::kOffloading, "The claims of the offloading paper (YAKV, arXiv 2604.08426)", offloading_roles(results),
+      offloading_claims);
   return out;
 }
 
@@ -68,11 +71,13 @@ nlohmann::json claims_json(std::span<const StudyClaims> studies) {
                      {"claim", row.claim},
                      {"rule", row.rule},
                      {"result", claim_result_name(row.result)},
+                     {"limits", row.limits},
                      {"figure", row.figure},
                      {"low", optional_json(row.low)},
                      {"high", optional_json(row.high)},
                      {"n", row.n},
-                     {"reason", row.reason}});
+                     {"reason", row.reason},
+                     {"to_run", row.to_run}});
     }
   }
   return out;
@@ -84,6 +89,8 @@ std::string claims_text(std::span<const StudyClaims> studies) {
     out += fmt::format("\n{}\n{}\n", study.title, study.form);
     for (const ClaimRow& row : study.rows) {
       out += fmt::format("  {:<19} {}\n{:22}{}\n", claim_result_name(row.result), row.claim, "", row.reason);
+      if (!row.limits.empty()) out += fmt::format("{:22}{}\n", "", row.limits);
+      if (!row.to_run.empty()) out += fmt::format("{:22}to run: {}\n", "", row.to_run);
       if (row.low)
         out += fmt::format("{:22}{}: {:.{}f} to {:.{}f}, n = {}\n", "", row.figure, *row.low, row.decimals, *row.high,
                            row.decimals, row.n);

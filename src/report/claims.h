@@ -1,8 +1,9 @@
 // Which claims of the two papers hold in these results: a rule for each, carried out on the stored outcomes.
 //
-// A claim is *reproduced* or *not reproduced* only where a 95 % interval of paired differences decides its rule; otherwise it is
-// *not measurable here*, with the reason. Nothing is judged by hand. The claims are those of N. Agrawal and R. Mayer,
-// arXiv 2607.05399 (compression.md 15) and of the YAKV paper (offloading.md 9.3).
+// A claim is *reproduced* or *not reproduced* only where a 95 % interval of paired differences decides its rule. Where there are
+// pairs and they do not decide it, it is *undecided*; where what it is about did not run, it is *not run here*, with the command
+// that would run it. Nothing is judged by hand. The claims are those of N. Agrawal and R. Mayer, arXiv 2607.05399 (compression.md
+// 15) and of the YAKV paper (offloading.md 9.3).
 #pragma once
 
 #include <cstdint>
@@ -17,19 +18,21 @@
 
 namespace kvartet {
 
-enum class ClaimResult : std::uint8_t { kReproduced, kNotReproduced, kNotMeasurable };
-const char* claim_result_name(ClaimResult result);  // "reproduced", "not reproduced", "not measurable here"
+enum class ClaimResult : std::uint8_t { kReproduced, kNotReproduced, kUndecided, kNotRun };
+const char* claim_result_name(ClaimResult result);  // "reproduced", "not reproduced", "undecided", "not run here"
 
 struct ClaimRow {
   std::string claim;  // the paper's, in our words
   std::string rule;   // what decides it
-  ClaimResult result = ClaimResult::kNotMeasurable;
+  ClaimResult result = ClaimResult::kNotRun;
+  std::string limits;         // what the result rests on where that is less than it says: "by the sealing alone"; may be empty
   std::string figure;         // what the interval is of, with its unit; empty: no interval
   std::optional<double> low;  // 95 %, of the comparison that decided
   std::optional<double> high;
   int decimals = 3;  // to write them with
   int n = 0;         // pairs (or samples) behind it
   std::string reason;
+  std::string to_run;  // of kNotRun: the command that would bring what is missing
 };
 
 enum class Study : std::uint8_t { kCompression, kOffloading };

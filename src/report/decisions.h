@@ -2,17 +2,29 @@
 // picture of all that could be chosen. Who decided is not the report's affair.
 #pragma once
 
+#include <map>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "results/records.h"
+
 namespace kvartet {
 
-// An expected loss in points (0.01 nats per token of the reference answer) with its 95 % interval.
+// An expected loss in the planner's unit, hundredths of a nat per token of the reference answer, with its 95 % interval. The page
+// shows nats: points are scores there.
 struct DecidedLoss {
   double low = 0;
   double expected = 0;
   double high = 0;
+};
+
+// What the planner predicts of the cache that the short answer names, for one decision's workload.
+struct RivalChoice {
+  double bytes = 0;
+  DecidedLoss loss;
+  std::string source;
 };
 
 struct Decision {
@@ -28,9 +40,12 @@ struct Decision {
   double decode_tokens_per_s = 0;
   double time_error = 0;  // relative
   DecidedLoss loss;
-  std::string source;   // "measured here", "neighbour", "prior", "by definition"
-  int samples = 0;      // measured here
-  std::string what_if;  // the nearest border of the decision; empty: none
+  std::string source;        // "measured here", "neighbour", "prior", "by definition"
+  int samples = 0;           // measured here
+  std::string what_if;       // the nearest border of the decision, "--memory 5940K or more"; empty: none
+  std::string what_if_spec;  // what would be chosen there
+  double what_if_loss = 0;   // expected
+  std::optional<RivalChoice> rival;
 };
 
 struct DecisionPoint {
@@ -47,11 +62,20 @@ struct DecisionPicture {
   int left_out = 0;  // points that lose more than the picture shows
 };
 
+// What the short answer (report/findings.h) says of one kind of work, question seen, for whoever sets choices beside it.
+struct ShortAnswer {
+  std::string work;                // "questions with short answers"
+  std::vector<std::string> tasks;  // by which it was measured
+  std::string spec;                // the cache that it names; empty: none
+  std::string evidence;            // "−0.016 nats per token (−0.025 to −0.008)"
+};
+
 struct DecisionKind {
   std::string kind;
   std::string summary;  // "the whole text, in the large"
   std::vector<Decision> decisions;
   DecisionPicture picture;
+  ShortAnswer answer;  // for work of this kind; without `work`: no task of this kind ran
 };
 
 struct Decisions {
@@ -61,6 +85,11 @@ struct Decisions {
   std::vector<DecisionKind> kinds;
   bool empty() const { return kinds.empty(); }
 };
+
+std::vector<ShortAnswer> short_answers(const StoredResults& results);
+
+// Why the choices for this kind are, or are not, what the short answer names, in one sentence with the figures.
+std::string beside_short_answer(const DecisionKind& kind, const std::map<std::string, std::string>& names);
 
 // {"model", "statistics", "machine", "rows": [...]}: one row per decision.
 nlohmann::json decisions_json(const Decisions& decisions);

@@ -119,6 +119,17 @@ PairedInterval Evidence::interval(const std::string& mine, const std::string& ot
   return paired_interval(differences, kind);
 }
 
+double Evidence::mean_score(const std::string& mine, const std::string& other, const PairFilter& keep) const {
+  double sum = 0;
+  int n = 0;
+  for (const OutcomePair& pair : pairs(mine, other, keep)) {
+    if (!pair.mine->score || !pair.other->score) continue;
+    sum += *pair.other->score;
+    ++n;
+  }
+  return n > 0 ? sum / n : 0;
+}
+
 Workload Evidence::workload(const Outcome& outcome) const {
   const auto metric = metric_of_.find(outcome.key.task);
   return workload_of(metric == metric_of_.end() ? "" : metric->second);
@@ -136,46 +147,74 @@ bool Evidence::shared(const std::string& mine, const std::string& other) const {
 bool is_enough(const PairedInterval& interval) { return interval.measurable && interval.documents >= kMinimumPairs; }
 
 ClaimResult judge_above(const PairedInterval& interval, double margin) {
-  if (!is_enough(interval)) return ClaimResult::kNotMeasurable;
+  if (!is_enough(interval)) return ClaimResult::kUndecided;
   if (interval.low > 0) return ClaimResult::kReproduced;
   const bool same = interval.low >= -margin && interval.high <= margin;
-  return interval.high < 0 || same ? ClaimResult::kNotReproduced : ClaimResult::kNotMeasurable;
+  return interval.high < 0 || same ? ClaimResult::kNotReproduced : ClaimResult::kUndecided;
 }
 
 ClaimResult judge_no_less(const PairedInterval& interval, double margin) {
-  if (!is_enough(interval)) return ClaimResult::kNotMeasurable;
+  if (!is_enough(interval)) return ClaimResult::kUndecided;
   if (interval.low >= -margin) return ClaimResult::kReproduced;
-  return interval.high < 0 ? ClaimResult::kNotReproduced : ClaimResult::kNotMeasurable;
+  return interval.high < 0 ? ClaimResult::kNotReproduced : ClaimResult::kUndecided;
 }
 
 ClaimResult judge_equal(const PairedInterval& interval, double margin) {
-  if (!is_enough(interval)) return ClaimResult::kNotMeasurable;
+  if (!is_enough(interval)) return ClaimResult::kUndecided;
   if (interval.low >= -margin && interval.high <= margin) return ClaimResult::kReproduced;
-  return interval.low > 0 || interval.high < 0 ? ClaimResult::kNotReproduced : ClaimResult::kNotMeasurable;
+  return interval.low > 0 || interval.high < 0 ? ClaimResult::kNotReproduced : ClaimResult::kUndecided;
 }
 
-ClaimRow not_measurable(std::string claim, std::string rule, std::string reason) {
+ClaimRow undecided(std::string claim, std::string rule, std::string reason) {
   ClaimRow row;
   row.claim = std::move(claim);
   row.rule = std::move(rule);
+  row.result = ClaimResult::kUndecided;
   row.reason = std::move(reason);
   return row;
 }
 
-ClaimRow decide_all(std::string claim, std::string rule, const std::vector<Part>& parts) {
-  if (parts.empty()) return not_measurable(std::move(claim), std::move(rule), "These results hold no pair of caches to compare.");
+ClaimRow not_run(std::string claim, std::string rule, std::string reason, std::string to_run) {
+  ClaimRow row = undecided(std::move(claim), std::move(rule), std::move(reason));
+  row.result = ClaimResult::kNotRun;
+  row.to_run = std::move(to_run);
+  return row;
+}
+
+std::string bench_command(const StoredResults& results, std::string_view preset, const std::vector<std::string>& specs,
+                          std::string_view flags) {
+  std::string out = fmt::format("kvartet bench -m {} --preset {}",
+                                results.runs.empty() ? "MODEL" : results.runs.front().identity.model_name, preset);
+  if (!specs.empty()) out += " --kv full";
+  for (const std::string& spec : specs) out += " --kv " + spec;
+  if (!flags.empty()) out += fmt::format(" {}", flags);
+  return out + " -o DIR";
+}
+
+ClaimRow decide_all(std::string claim, std::string rule, const std::vector<Part>& parts, std::string to_run) {
+  if (parts.empty()) {
+    return not_run(std::move(claim), std::move(rule), "These results hold no pair of caches to compare.", std::move(to_run));
+  }
   const auto first_with = [&](ClaimResult result) {
     return std::ranges::find_if(parts, [&](const Part& p) { return p.result == result; });
   };
   auto deciding = first_with(ClaimResult::kNotReproduced);
-  if (deciding == parts.end()) deciding = first_with(ClaimResult::kNotMeasurable);
+  if (deciding == parts.end()) {
+    const auto nothing = std::ranges::find_if(parts, [](const Part& p) { return p.interval.n == 0; });
+    if (nothing != parts.end()) {
+      ClaimRow row = not_run(std::move(claim), std::move(rule), "There is no pair of answers to compare.", std::move(to_run));
+      row.figure = nothing->what;
+      return row;
+    }
+    deciding = first_with(ClaimResult::kUndecided);
+  }
   if (deciding == parts.end()) deciding = std::ranges::min_element(parts, {}, room);
   ClaimRow row = row_of(std::move(claim), std::move(rule), *deciding);
-  if (deciding->result == ClaimResult::kNotMeasurable) {
-    row.reason =
-        deciding->interval.documents < kMinimumPairs
-            ? fmt::format("{} {} too few.", pairs_text(deciding->interval), deciding->interval.n == 1 ? "is" : "are")
-            : fmt::format("{} on average, and {} do not decide it.", mean_text(*deciding), pairs_text(deciding->interval));
+  if (deciding->result == ClaimResult::kUndecided) {
+    row.reason = deciding->interval.documents < kMinimumPairs
+                     ? fmt::format("{} {} too few.", pairs_text(deciding->interval), deciding->interval.n == 1 ? "is" : "are")
+                     : fmt::format("{} on average, and the interval over {} allows both outcomes.", mean_text(*deciding),
+                                   pairs_text(deciding->interval));
   } else {
     row.reason = fmt::format("{} on average over {}.", mean_text(*deciding), pairs_text(deciding->interval));
   }
@@ -252,9 +291,9 @@ ClaimRow family_claim(const Evidence& evidence, const Roles& roles, const Stored
       "opposite orders, and at least 5 pairs ordered in both.";
   const std::string model = model_of(evidence.results());
   if (other == nullptr) {
-    return not_measurable(
-        claim, rule,
-        fmt::format("These results are of one model, {}; 'kvartet report DIR --beside OTHER' brings a second.", model));
+    return not_run(
+        claim, rule, fmt::format("These results are of one model, {}.", model),
+        "kvartet bench -m OTHER_MODEL ... -o OTHER, with the same caches and tasks; then kvartet report DIR --beside OTHER");
   }
   std::set<std::string> tasks;
   std::ranges::set_intersection(tasks_of(evidence.results()), tasks_of(*other), std::inserter(tasks, tasks.end()));
@@ -275,7 +314,7 @@ ClaimRow family_claim(const Evidence& evidence, const Roles& roles, const Stored
     if (mine * order >= 0) continue;
     if (against++ == 0) opposite = fmt::format("{} and {}", pair.first, pair.second);
   }
-  ClaimRow row = not_measurable(claim, rule, "");
+  ClaimRow row = undecided(claim, rule, "");
   row.n = agree + against;
   if (against > 0) {
     row.result = ClaimResult::kNotReproduced;

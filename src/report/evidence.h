@@ -45,6 +45,9 @@ class Evidence {
   PairedInterval interval(const std::string& mine, const std::string& other, const PairValue& value, ScoreKind kind,
                           const PairFilter& keep = {}) const;
 
+  // Of `other`, over the pairs: what a score's margin goes by. 0 without pairs.
+  double mean_score(const std::string& mine, const std::string& other, const PairFilter& keep = {}) const;
+
   Workload workload(const Outcome& outcome) const;
   int prompt_tokens(const Outcome& outcome) const;
   int document(const Outcome& outcome) const { return documents_.of(outcome.key); }  // a number, equal for the same document
@@ -74,17 +77,24 @@ ClaimResult judge_equal(const PairedInterval& interval, double margin);
 struct Part {
   std::string what;  // "SnapKV minus full on questions, points"
   PairedInterval interval;
-  ClaimResult result = ClaimResult::kNotMeasurable;
+  ClaimResult result = ClaimResult::kUndecided;
   double scale = 1;           // of the figures that are shown
   bool is_log_ratio = false;  // shown as a factor
   int decimals = 3;
 };
 
-// Every part must hold: one refuted part refutes the claim, else one open part leaves it open. The deciding part gives the
-// interval; when all hold, the one with the least room does.
-ClaimRow decide_all(std::string claim, std::string rule, const std::vector<Part>& parts);
+// Every part must hold: one refuted part refutes the claim; else one without a single pair makes it kNotRun, for which `to_run`
+// is the command; else one undecided part leaves it undecided. The deciding part gives the interval; when all hold, the one with
+// the least room does.
+ClaimRow decide_all(std::string claim, std::string rule, const std::vector<Part>& parts, std::string to_run);
 
-ClaimRow not_measurable(std::string claim, std::string rule, std::string reason);
+// Measured, but not decided, for another reason than an interval.
+ClaimRow undecided(std::string claim, std::string rule, std::string reason);
+ClaimRow not_run(std::string claim, std::string rule, std::string reason, std::string to_run);
+
+// "kvartet bench -m MODEL --preset PRESET --kv full --kv SPEC ... FLAGS -o DIR"; without specs those of the preset.
+std::string bench_command(const StoredResults& results, std::string_view preset, const std::vector<std::string>& specs,
+                          std::string_view flags);
 
 // ---- caches by the names that the papers give them
 

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "core/counted.h"
+#include "report/cautions.h"
 #include "report/pairing.h"
 #include "results/documents.h"
 
@@ -21,9 +22,20 @@ bool good_enough(Verdict verdict) { return verdict == Verdict::kSame || verdict 
 // How far beyond its margin a loss goes: makes points and nats comparable.
 double severity(const Measured& m) { return m.verdict == Verdict::kWorse && m.difference ? -*m.difference / m.margin : 0; }
 
+// Points alone say little where full itself has few of them.
+std::string points_text(const Measured& score) {
+  const std::string points = fmt::format("{} points", signed_text(*score.difference, 1));
+  if (!score.reference || *score.reference <= 0 || *score.reference >= kWeakScore) return points;
+  return fmt::format("{}, {} % of full's {:.1f}", points, signed_text(100 * *score.difference / *score.reference, 0),
+                     *score.reference);
+}
+
+// What was lost, of the measure that lost more; and that the other one did not, which makes chance likelier.
 std::string loss_text(const Measured& score, const Measured& likelihood) {
   if (severity(likelihood) >= severity(score)) return fmt::format("{} nats per token", signed_text(*likelihood.difference, 3));
-  return fmt::format("{} points", signed_text(*score.difference, 1));
+  if (likelihood.verdict != Verdict::kSame) return points_text(score);
+  return fmt::format("{} (its likelihood is the same: {} nats per token)", points_text(score),
+                     signed_text(*likelihood.difference, 3));
 }
 
 Loss judge(CacheFinding& finding, std::span<const ReportRow* const> tables) {
@@ -131,7 +143,7 @@ std::string evidence_of(const CacheFinding& c, std::optional<double> full_score)
     if (c.score.low) out += fmt::format(" ({})", interval_text(*c.score.low, *c.score.high, 1));
     if (c.score.verdict == Verdict::kNotMeasurable)
       out += fmt::format(", which {} cannot tell from nothing", counted(c.pairs, "sample"));
-    if (full_score) out += fmt::format("; full scores {:.1f} of 100", *full_score);
+    if (full_score) out += fmt::format("; full scores {:.1f} of 100, so ±{:.1f} count as nothing", *full_score, c.score.margin);
     out += ".";
   }
   return out;
@@ -184,16 +196,6 @@ Nearness nearness_of(const CacheFinding& c) {
   return {m->low ? 0 : 1, -(m->low ? *m->low : *m->difference) / m->margin, -c.ratio};
 }
 
-// "−0.010 nats per token (−0.060 to +0.040)"; "" when nothing was measured.
-std::string difference_text(const CacheFinding& c) {
-  const Measured* m = deciding(c);
-  if (m == nullptr) return "";
-  const bool nats = m == &c.likelihood;
-  const int decimals = nats ? 3 : 1;
-  const std::string mean = fmt::format("{} {}", signed_text(*m->difference, decimals), nats ? "nats per token" : "points");
-  return m->low ? fmt::format("{} ({})", mean, interval_text(*m->low, *m->high, decimals)) : mean;
-}
-
 // Only of caches that are smaller than f16, and only where it is a choice.
 std::string nearest_text(const WorkloadFinding& finding, const std::map<std::string, std::string>& names) {
   std::vector<const CacheFinding*> list;
@@ -205,12 +207,36 @@ std::string nearest_text(const WorkloadFinding& finding, const std::map<std::str
   const CacheFinding& c = *list.front();
   const Measured& m = *deciding(c);
   const bool nats = &m == &c.likelihood;
-  const std::string border = nats ? fmt::format("{:.2f} nats", m.margin) : fmt::format("{:.0f} points", m.margin);
+  const std::string border = nats ? fmt::format("{:.2f} nats", m.margin) : fmt::format("{:.1f} points", m.margin);
+  const std::string among = list.size() == 1 ? "Undecided, and" : fmt::format("Of {} undecided caches,", list.size());
+  const bool gained = *m.difference > 0;
   return fmt::format(
-      "{} nearest to harmless is {} ({} times less memory): {}. It counts as the same once the whole interval lies "
-      "within ±{}, which takes more samples.",
-      list.size() == 1 ? "Undecided, and" : fmt::format("Of {} undecided caches,", list.size()), names.at(c.spec), ratio_text(c),
-      difference_text(c), border);
+      "{} {} is {} ({} times less memory){}: {}. It counts as {}the same once the whole interval lies within ±{}, which takes "
+      "more samples.",
+      among, gained ? "most promising" : "nearest to harmless", names.at(c.spec), ratio_text(c), gained ? ", which gained" : "",
+      difference_text(c), gained ? "better once the whole interval lies above 0, as " : "", border);
+}
+
+// "±4.4 to 26.0 points" over the caches; "" where none has an interval.
+std::string widths_text(const WorkloadFinding& finding, Measured CacheFinding::* measure, int decimals, const char* unit) {
+  std::vector<double> half;
+  for (const CacheFinding& c : finding.caches)
+    if (const Measured& m = c.*measure; m.low && m.high) half.push_back((*m.high - *m.low) / 2);
+  if (half.empty()) return "";
+  const auto [low, high] = std::ranges::minmax(half);
+  return fmt::format("±{} {}", range_text(low, high, decimals), unit);
+}
+
+std::string few_text(const WorkloadFinding& finding) {
+  if (finding.documents >= kFewDocuments) return "";
+  std::string out = "only " + counted(finding.samples, "sample");
+  if (finding.documents != finding.samples) out += " about " + counted(finding.documents, "document");
+  std::string widths = widths_text(finding, &CacheFinding::score, 1, "points");
+  const std::string nats = widths_text(finding, &CacheFinding::likelihood, 3, "nats per token");
+  if (!widths.empty() && !nats.empty()) widths += " and ";
+  widths += nats;
+  if (widths.empty()) return out + ", too few for any interval";
+  return fmt::format("{}: the 95 % intervals of the differences are {} wide, and a smaller loss goes unseen", out, widths);
 }
 
 std::string other_text(const CacheFinding& c, const std::string& name) {
@@ -253,6 +279,15 @@ std::vector<const CacheFinding*> others_in_order(const WorkloadFinding& finding)
 }
 
 }  // namespace
+
+std::string difference_text(const CacheFinding& c) {
+  const Measured* m = deciding(c);
+  if (m == nullptr) return "";
+  const bool nats = m == &c.likelihood;
+  const int decimals = nats ? 3 : 1;
+  const std::string mean = fmt::format("{} {}", signed_text(*m->difference, decimals), nats ? "nats per token" : "points");
+  return m->low ? fmt::format("{} ({})", mean, interval_text(*m->low, *m->high, decimals)) : mean;
+}
 
 const char* loss_name(Loss loss) {
   switch (loss) {
@@ -297,8 +332,13 @@ std::vector<WorkloadFinding> find_answers(const StoredResults& results, std::spa
       finding.has_reference = finding.has_reference || (row->spec == kReferenceSpec && row->n > 0);
     }
     finding.contexts.assign(contexts.begin(), contexts.end());
-    for (const SampleRecord& s : results.samples)
-      finding.samples += Kind(workload_of(metric_of[s.key.task]), s.key.position) == kind ? 1 : 0;
+    std::set<int> different;
+    for (const SampleRecord& s : results.samples) {
+      if (Kind(workload_of(metric_of[s.key.task]), s.key.position) != kind) continue;
+      ++finding.samples;
+      different.insert(documents.of(s.key));
+    }
+    finding.documents = static_cast<int>(different.size());
     for (const std::string& spec : specs_of(results)) {
       std::vector<const ReportRow*> own;
       std::ranges::copy_if(list, std::back_inserter(own), [&](const ReportRow* row) { return row->spec == spec; });
@@ -345,6 +385,7 @@ Answer answer_of(const WorkloadFinding& finding, const std::map<std::string, std
     answer.claim = "No cache smaller than f16 is shown to be harmless here.";
   }
   if (!finding.has_reference) return answer;
+  answer.few = few_text(finding);
   answer.nearest = nearest_text(finding, names);
   for (const CacheFinding* c : others_in_order(finding)) answer.others.push_back(other_text(*c, names.at(c->spec)));
   return answer;

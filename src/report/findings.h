@@ -52,18 +52,26 @@ struct WorkloadFinding {
   std::vector<std::string> tasks;
   std::vector<int> contexts;
   int samples = 0;
+  int documents = 0;  // that the samples are about: what intervals rest on
   bool has_reference = false;
   std::vector<CacheFinding> caches;    // `full` first, then in the order of the outcomes
   std::optional<std::size_t> best;     // index in caches
   std::vector<std::size_t> undecided;  // indices in caches, nearest to harmless first
 };
 
+// From so few documents everything is preliminary, and said so. (By score, 'the same within 5 points' takes 38.)
+inline constexpr int kFewDocuments = 20;
+
 std::vector<WorkloadFinding> find_answers(const StoredResults& results, std::span<const ReportRow> rows);
+
+// "−0.010 nats per token (−0.060 to +0.040)", of the measure that tells more; "" when nothing was measured.
+std::string difference_text(const CacheFinding& cache);
 
 // The answer in one to three sentences. `names` gives the short name of every spec.
 struct Answer {
   std::string claim;     // which cache to take, and what it saves
   std::string evidence;  // the differences it rests on; may be empty
+  std::string few;       // on how few documents all this rests, and how wide that leaves the intervals; may be empty
   std::string nearest;   // which undecided cache is nearest to harmless; may be empty
   std::string cost;      // what it costs; may be empty
   std::vector<std::string>

@@ -147,14 +147,10 @@ void write_caveats(Html& out, const PageContext& page, const PageRequest& reques
 PageContext::PageContext(const StoredResults& stored, std::span<const ReportRow> all)
     : results(stored), rows(all), specs(specs_of(stored)), names(short_names(specs)), positions(position_rows(stored)) {
   for (std::size_t i = 0; i < specs.size(); ++i) styles[specs[i]] = static_cast<int>(i);
-  std::map<Cell, std::size_t> place;
-  for (const ReportRow& row : rows) {
-    const auto [it, fresh] = place.try_emplace(row.cell(), tables.size());
-    if (fresh) tables.push_back({row.task, row.context, row.position, fmt::format("table-{}", tables.size() + 1), {}});
-    tables[it->second].rows.push_back(&row);
-  }
-  for (PageTable& table : tables) {
+  for (RowTable& table : tables_of(rows)) {
     std::ranges::stable_sort(table.rows, {}, [&](const ReportRow* row) { return styles.at(row->spec); });
+    const Cell& at = table.cell;
+    tables.push_back({at.task, at.context, at.position, fmt::format("table-{}", tables.size() + 1), std::move(table.rows)});
   }
 }
 

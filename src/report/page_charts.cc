@@ -28,15 +28,23 @@ std::optional<ChartPoint> quality_point(const Measured& m, bool reference, bool 
   return p;
 }
 
-Chart quality_chart(bool likelihood, bool compared) {
+// `full`: null where it did not run, so that nothing is compared.
+Chart quality_chart(bool likelihood, const Measured* full) {
   Chart chart;
   chart.y_decimals = likelihood ? 2 : 0;
   chart.y_label = likelihood ? "nats per token" : "points of 100";
-  if (compared) {
+  if (full != nullptr) {
     chart.y_label += ", to full";
-    chart.margin = likelihood ? kLikelihoodMargin : 100 * kScoreMargin;
+    chart.margin = full->margin;
   }
   return chart;
+}
+
+// Differences of the likelihood to full.
+Chart difference_chart() {
+  Measured full;
+  full.margin = kLikelihoodMargin;
+  return quality_chart(true, &full);
 }
 
 ChartSeries series_of(const PageContext& page, const std::string& spec) {
@@ -94,7 +102,9 @@ void write_finding_chart(Html& out, const PageContext& page, const WorkloadFindi
                          bool against_rate) {
   const bool likelihood =
       std::ranges::any_of(finding.caches, [](const CacheFinding& c) { return c.likelihood.mean.has_value(); });
-  Chart chart = quality_chart(likelihood, finding.has_reference);
+  const auto full = std::ranges::find(finding.caches, Loss::kReference, &CacheFinding::loss);
+  const bool compared = finding.has_reference && full != finding.caches.end();
+  Chart chart = quality_chart(likelihood, !compared ? nullptr : likelihood ? &full->likelihood : &full->score);
   chart.id = id;
   chart.title = against_rate ? "Quality against decode rate" : "Quality against compression";
   chart.x_label = against_rate ? "decode rate, times full's" : kRatioLabel;
@@ -133,14 +143,16 @@ void write_answer_cautions(Html& out, const PageContext& page, const WorkloadFin
   const std::string all = counted(tables, "table");
   if (weak > 0) what.push_back(fmt::format("full itself is weak on {} of {}", weak, all));
   if (cut > 0) what.push_back(fmt::format("many answers were cut at the limit of tokens on {} of {}", cut, all));
-  out.element("p", fmt::format("Careful: {}; see 'Know before you compare'.", joined(what)), {{"class", "caution"}});
+  out.open("p", {{"class", "caution"}}).text(fmt::format("Careful: {}; see ", joined(what)));
+  out.element("a", "Know before you compare", {{"href", "#caveats"}}).text(".").close();
 }
 
 }  // namespace
 
 void write_tradeoff(Html& out, const PageContext& page, const PageTable& table, const ScatterWish& wish) {
-  const bool compared = std::ranges::any_of(table.rows, [&](const ReportRow* r) { return page.reference(r->spec) && r->n > 0; });
-  Chart chart = quality_chart(wish.likelihood, compared);
+  const auto full = std::ranges::find_if(table.rows, [&](const ReportRow* r) { return page.reference(r->spec) && r->n > 0; });
+  const bool compared = full != table.rows.end();
+  Chart chart = quality_chart(wish.likelihood, !compared ? nullptr : wish.likelihood ? &(*full)->likelihood : &(*full)->score);
   chart.id = wish.id;
   chart.title = wish.title;
   chart.x_label = wish.against_rate ? kRateLabel : kRatioLabel;
@@ -180,6 +192,7 @@ void write_answers(Html& out, const PageContext& page) {
                             joined(lengths), counted(finding.samples, "sample")),
                 {{"class", "small"}});
     out.element("p", answer.claim, {{"class", "claim"}});
+    if (!answer.few.empty()) out.element("p", fmt::format("Careful: {}.", answer.few), {{"class", "caution"}});
     write_answer_cautions(out, page, finding);
     if (!answer.evidence.empty()) out.element("p", answer.evidence);
     if (!answer.nearest.empty()) out.element("p", answer.nearest);
@@ -217,7 +230,7 @@ void write_context_section(Html& out, const PageContext& page) {
     }
     out.open("div", {{"data-task", task}}).element("h3", task + question_suffix(position));
     std::vector<std::string> columns = {"cache"};
-    Chart chart = quality_chart(true, true);
+    Chart chart = difference_chart();
     chart.id = fmt::format("context-{}", ++number);
     chart.title = "Likelihood by length, " + task + question_suffix(position);
     chart.caption = "Bars are 95 % intervals; within the band is the same as full.";
@@ -269,10 +282,10 @@ void write_depth_section(Html& out, const PageContext& page) {
     for (std::size_t b = 0; b < kBinNames.size(); ++b)
       columns.push_back(fmt::format("{} (n = {})", kBinNames[b], first.bins[b].n));
     open_table(out, "Nats to full (score)", columns);
-    Chart chart = quality_chart(true, true);
+    Chart chart = difference_chart();
     chart.id = fmt::format("depth-{}", begin);
     chart.title = fmt::format("Loss by depth, {} at {}{}", at.task, grouped(at.context), question_suffix(at.position));
-    chart.caption = "Within the band is the same as full. A fifth holds few samples: look at the pattern, not at a single point.";
+    chart.caption = "Within the band is the same as full. A fifth holds few samples: look at the pattern, not at a single mark.";
     chart.x_label = "where the fact stands";
     chart.x_names = {"first", "second", "middle", "fourth", "last"};
     for (const std::string& spec : page.specs) {

@@ -13,7 +13,8 @@ const char* result_class(ClaimResult result) {
   switch (result) {
     case ClaimResult::kReproduced: return "verdict same";
     case ClaimResult::kNotReproduced: return "verdict worse";
-    case ClaimResult::kNotMeasurable: return "verdict open";
+    case ClaimResult::kUndecided: return "verdict open";
+    case ClaimResult::kNotRun: return "verdict not-run";
   }
   return "";
 }
@@ -25,12 +26,15 @@ std::string interval_of(const ClaimRow& row) {
 void write_claim(Html& out, const ClaimRow& row) {
   out.open("tr");
   out.open("th", {{"scope", "row"}, {"class", "words"}}).text(row.claim).close();
-  out.element("td", claim_result_name(row.result), {{"class", result_class(row.result)}});
+  out.open("td", {{"class", result_class(row.result)}}).text(claim_result_name(row.result));
+  if (!row.limits.empty()) out.empty("br").element("span", row.limits, {{"class", "small"}});
+  out.close();
   cell(out, interval_of(row));
   cell(out, row.n > 0 ? std::to_string(row.n) : "–");
   out.open("td", {{"class", "words"}});
   if (!row.figure.empty()) out.text(row.figure + ": ");
   out.text(row.reason);
+  if (!row.to_run.empty()) out.text(" To run: ").element("code", row.to_run);
   out.close();
   out.close();
 }

@@ -18,7 +18,7 @@ const std::string_view kPageStyle = R"css(
   }
 }
 * { box-sizing: border-box; }
-body { margin: 0 auto; padding: 1rem; max-width: 80rem; background: var(--ground); color: var(--ink); font: 1rem/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
+body { --under: var(--ground); margin: 0 auto; padding: 1rem; max-width: 80rem; background: var(--ground); color: var(--ink); font: 1rem/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
 h1 { font-size: 1.6rem; line-height: 1.2; margin: .5rem 0; }
 h2 { font-size: 1.3rem; margin: 2.5rem 0 .5rem; border-top: 1px solid var(--line); padding-top: 1rem; }
 h3 { font-size: 1.1rem; margin: 1.2rem 0 .3rem; }
@@ -31,24 +31,28 @@ a { color: var(--link); }
 .small { color: var(--faint); font-size: .875rem; }
 nav ul { list-style: none; padding: 0; display: flex; flex-wrap: wrap; gap: .3rem 1rem; }
 nav a { display: inline-block; padding: .25rem 0; }
-.answer { background: var(--raised); border: 1px solid var(--line); border-radius: 8px; padding: .5rem 1rem 1rem; margin: 1rem 0; }
+.answer { --under: var(--raised); background: var(--raised); border: 1px solid var(--line); border-radius: 8px; padding: .5rem 1rem 1rem; margin: 1rem 0; }
 .claim { font-size: 1.1rem; font-weight: 600; }
 .failure { color: var(--worse); }
 .caution { border-left: 3px solid var(--worse); padding-left: .6rem; }
-.scroll { overflow-x: auto; margin: .8rem 0; }
+.scroll {
+  overflow-x: auto; margin: .8rem 0; scrollbar-width: thin; scrollbar-color: var(--faint) transparent;
+  background: linear-gradient(to left, var(--under) 40%, transparent) right / 2.4rem 100% no-repeat local, linear-gradient(to left, var(--faint), transparent) right / .7rem 100% no-repeat scroll;
+}
+.wide caption::after { content: " ↔ scroll sideways for more columns"; font-weight: 400; color: var(--faint); }
 table { border-collapse: collapse; font-size: .875rem; font-variant-numeric: tabular-nums; overflow-wrap: normal; }
 caption { text-align: left; font-weight: 600; padding: .3rem 0; position: sticky; left: 0; max-width: calc(100vw - 4rem); }
 th, td { padding: .3rem .5rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; vertical-align: middle; }
 thead th { white-space: normal; vertical-align: bottom; color: var(--faint); font-weight: 600; min-width: 4rem; }
-th:first-child { text-align: left; position: sticky; left: 0; background: var(--ground); }
-.answer th:first-child { background: var(--raised); }
+th:first-child { text-align: left; position: sticky; left: 0; z-index: 1; background: var(--under); }
+.wide th:first-child { box-shadow: 1px 0 var(--line); }
 tbody th { font-weight: 600; }
 tbody tr:hover > * { background: color-mix(in srgb, var(--link) 10%, var(--ground)); }
 td code { white-space: normal; overflow-wrap: anywhere; display: block; text-align: left; }
 .words-below { text-align: left; }
 th.words, td.words { text-align: left; white-space: normal; min-width: 14rem; max-width: 34rem; }
 .verdict { text-align: left; font-weight: 600; }
-.same { color: var(--same); } .worse { color: var(--worse); } .better { color: var(--better); } .open { color: var(--open); }
+.same { color: var(--same); } .worse { color: var(--worse); } .better { color: var(--better); } .open { color: var(--open); } .not-run { color: var(--faint); }
 .picture { padding: 0 .6rem; }
 .spread { width: 120px; height: 16px; display: block; }
 .key { width: 1em; height: 1em; margin-right: .35em; vertical-align: -.12em; flex: none; }
@@ -95,14 +99,23 @@ button { font: inherit; padding: .3rem .9rem; border-radius: 6px; border: 1px so
 @media (max-width: 30rem) {
   body { padding: .6rem; } .answer { padding: .4rem .6rem .8rem; } th, td { padding: .3rem .45rem; } ul { padding-left: 1.2rem; }
   nav ul { padding-left: 0; }
+  table { font-size: .8125rem; } th, td { padding: .25rem .3rem; } td { white-space: normal; min-width: 3.4rem; }
+  thead th { min-width: 3.4rem; overflow-wrap: anywhere; } td.picture { min-width: 130px; }
+  th:first-child { white-space: normal; overflow-wrap: anywhere; min-width: 5.5rem; max-width: 6.5rem; }
+  th.words, td.words { min-width: 11rem; } th.words:first-child { min-width: 8rem; max-width: 8rem; }
 }
 @media print { #filters, nav, .skip { display: none; } .scroll { overflow: visible; } }
 )css";
 
-// Filters: what is unchecked is hidden, the frontiers are drawn again for what is left, and the address keeps the choice.
+// Tables that do not fit say so. Filters: what is unchecked is hidden, the frontiers are drawn again for what is left, and the
+// address keeps the choice.
 const std::string_view kPageScript = R"js(
 'use strict';
 (() => {
+  // A table that does not fit says so: on a phone nothing else shows that there is more.
+  const fit = (region) => region.classList.toggle('wide', region.scrollWidth > region.clientWidth + 1);
+  const resized = new ResizeObserver((entries) => entries.forEach((entry) => fit(entry.target)));
+  for (const region of document.querySelectorAll('.scroll')) { fit(region); resized.observe(region); }
   const form = document.getElementById('filters');
   const shown = document.getElementById('shown');
   const boxes = [...form.querySelectorAll('input[type=checkbox]')];

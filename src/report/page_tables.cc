@@ -293,9 +293,9 @@ void write_guide(Html& out) {
       {"to full, 95 %",
        "The 95 % interval of the paired difference to the cache 'full' (every row in f16), over the samples both completed."},
       {"verdict",
-       "'same' when the whole interval lies within ±5 points or ±0.05 nats; otherwise 'better' or 'worse' when it excludes 0; "
-       "otherwise there "
-       "are too few samples to say."},
+       "'same' when the whole interval lies within ±0.05 nats, or for a score within ±5 points or a tenth of full's own score, "
+       "whichever is less (at least ±0.5); otherwise 'better' or 'worse' when it excludes 0; otherwise there are too few samples "
+       "to say."},
       {"Short answer",
        "A cache loses when a verdict is 'worse' over all samples of that kind of work or in any one table. It is as good as full "
        "when score "

@@ -247,10 +247,12 @@ Decisions made_decisions() {
     d.ttft_s = 1.25;
     d.decode_tokens_per_s = 42.5;
     d.time_error = 0.15;
-    d.loss = {.low = -0.25, .expected = 0.75, .high = 1.75};
+    d.loss = {.low = -0.2, .expected = 0.8, .high = 1.8};
     d.source = "measured here";
     d.samples = 24;
-    d.what_if = "14000K or more: q8_0";
+    d.what_if = "14000K or more";
+    d.what_if_spec = "q8_0";
+    d.what_if_loss = 0.1;
     k.decisions.push_back(d);
     d.cap_bytes = 1000;
     d.cap_share = 0.001;
@@ -284,13 +286,16 @@ TEST(Page, ShowsWhichCacheToTake) {
   std::vector<std::string> captions;
   for (const Element& e : named(all, "caption")) captions.push_back(e.text);
   EXPECT_EQ(std::ranges::count_if(captions, [](const std::string& c) { return c.starts_with("The choice for"); }), 2);
-  for (const char* text : {"2,048 tokens, at most 12.0 MiB (f16 / 4)", "0.75 (−0.25 to +1.75)", "measured here, 24 samples",
-                           "42.5", "14000K or more: q8_0", "nothing fits", "no cache fits within 1 KB", "tiny&lt;b&gt;"})
+  // Times stand with their uncertainty, losses in nats: points are scores.
+  for (const char* text : {"2,048 tokens, at most 12.0 MiB (f16 / 4)", "0.008 (−0.002 to +0.018)", "measured here, 24 samples",
+                           "1.25 (1.09 to 1.44)", "42.5 (37.0 to 48.9)", "14000K or more: q8_0, expected loss 0.001",
+                           "nothing fits", "no cache fits within 1 KB", "tiny&lt;b&gt;"})
     EXPECT_NE(html.find(text), std::string::npos) << text;
-  const auto picture = std::ranges::find_if(
-      all, [](const Element& e) { return e.name == "desc" && e.text.find("points to full") != std::string::npos; });
+  const auto picture = std::ranges::find_if(all, [](const Element& e) {
+    return e.name == "desc" && e.text.find("nats per token, to full, expected") != std::string::npos;
+  });
   ASSERT_NE(picture, all.end());
-  EXPECT_NE(picture->text.find("kivi:bits=4: -1 at 3.6."), std::string::npos) << picture->text;
+  EXPECT_NE(picture->text.find("kivi:bits=4: -0.01 at 3.6."), std::string::npos) << picture->text;
   EXPECT_NE(picture->text.find("And 2 more as dots."), std::string::npos) << picture->text;
   // The frontier passes through dots too, and the filters' script finds them.
   EXPECT_EQ(std::ranges::count_if(named(all, "circle"), [](const Element& e) { return e.attributes.at("class") == "point dot"; }),
@@ -303,8 +308,42 @@ TEST(Page, ShowsWhichCacheToTake) {
   }
   const nlohmann::json rows = decisions_json(made_decisions())["rows"];
   ASSERT_EQ(rows.size(), 4U);
-  EXPECT_EQ(rows[0]["loss"]["expected"], 0.75);
+  EXPECT_EQ(rows[0]["loss"]["expected"], 0.8);
   EXPECT_TRUE(rows[1]["spec"].is_null());
+}
+
+// The planner and the short answer answer two questions: each kind says in one sentence where they part.
+TEST(Page, TheChoiceSaysWhyItIsNotTheShortAnswer) {
+  const Decisions made = made_decisions();
+  DecisionKind kind = made.kinds.front();
+  const std::map<std::string, std::string> names = {{"kivi:bits=4,group=32,residual=128", "kivi:bits=4"}, {"q8_0", "q8_0"}};
+  EXPECT_NE(beside_short_answer(kind, names).find("No task of this kind ran here"), std::string::npos);
+  kind.answer.work = "summaries";
+  EXPECT_NE(beside_short_answer(kind, names).find("names no cache for summaries"), std::string::npos);
+  kind.answer.spec = "q8_0";
+  kind.answer.evidence = "0.000 nats per token (−0.001 to +0.001)";
+  const RivalChoice rival = {.bytes = 11.5 * (1 << 20), .loss = {.low = 0, .expected = 1, .high = 2}, .source = "neighbour"};
+  for (Decision& d : kind.decisions) d.rival = rival;
+  EXPECT_EQ(
+      beside_short_answer(kind, names),
+      "The short answer for summaries is q8_0, 0.000 nats per token (−0.001 to +0.001), the smallest that does not lose; "
+      "here, with the least expected loss at 2,048 tokens, within f16 / 4 it is kivi:bits=4, expected to lose 0.008 (−0.002 "
+      "to +0.018), measured here, where q8_0 is expected to lose 0.010 (0.000 to +0.020), neighbour; within f16 / 1000 that "
+      "one does not fit, taking 11.5 MiB.");
+  kind.answer.spec = kind.decisions.front().spec;
+  EXPECT_NE(beside_short_answer(kind, names).find("within f16 / 4 it is the same"), std::string::npos);
+}
+
+// One word for one thing: points are scores, dots and marks are what pictures show, losses by likelihood are nats.
+TEST(Page, PointsAreScores) {
+  const std::string html = page_of(made_results(6), {.folders = {}, .notes = {}, .claims = {}, .decisions = made_decisions()});
+  const std::string body = html.substr(html.find("<body"), html.find("<script") - html.find("<body"));
+  static const std::regex kText(">([^<]*points?[^<]*)<");
+  static const std::regex kOfAScore(
+      R"re(points of 100|[0-9.] points|points to full|0 to 100 points|a tenth of|half of the points)re");
+  for (std::sregex_iterator it(body.begin(), body.end(), kText), none; it != none; ++it)
+    EXPECT_TRUE(std::regex_search((*it)[1].str(), kOfAScore)) << (*it)[1];
+  EXPECT_EQ(body.find("expected loss, points"), std::string::npos);
 }
 
 TEST(Chart, DoublingsAreEquallyFarApart) {

@@ -22,7 +22,14 @@ References references_of(const StoredResults& results, const std::string& full_s
 void PairedPool::Figures::add(const std::optional<double>& mine, const std::optional<double>& theirs, int document) {
   if (!mine) return;
   values.push_back(*mine);
-  if (theirs) differences.add(*mine - *theirs, document);
+  if (!theirs) return;
+  differences.add(*mine - *theirs, document);
+  references += *theirs;
+}
+
+std::optional<double> PairedPool::Figures::reference() const {
+  if (differences.values.empty()) return std::nullopt;
+  return references / static_cast<double>(differences.values.size());
 }
 
 void PairedPool::add(const Outcome& outcome, const References& references, int document) {
@@ -36,7 +43,11 @@ void PairedPool::add(const Outcome& outcome, const References& references, int d
 int PairedPool::n() const { return static_cast<int>(std::max(scores_.values.size(), likelihoods_.values.size())); }
 
 Measured PairedPool::score(bool compared, ScoreKind kind) const {
-  return measured_from(scores_.values, scores_.differences, compared, kind, 100, kScoreMargin);
+  const std::optional<double> reference = scores_.reference();
+  const double margin = reference ? score_margin(*reference) : kScoreMargin;
+  Measured out = measured_from(scores_.values, scores_.differences, compared, kind, 100, margin);
+  if (compared && reference) out.reference = 100 * *reference;
+  return out;
 }
 
 Measured PairedPool::likelihood(bool compared) const {

@@ -34,7 +34,9 @@ class PairedPool {
   struct Figures {
     std::vector<double> values;
     PairedDifferences differences;
+    double references = 0;  // sum over the pairs
     void add(const std::optional<double>& mine, const std::optional<double>& theirs, int document);
+    std::optional<double> reference() const;  // mean over the pairs
   };
   int pairs_ = 0;
   Figures scores_;

@@ -107,8 +107,8 @@ std::vector<PositionRow> position_rows(const StoredResults& results) {
     std::tie(row.task, row.context, row.spec) = key;
     row.n = pool.n;
     row.score_seen = mean_of(pool.score.seen, 100);
-    row.score =
-        measured_from(pool.score.unseen, pool.score.differences, true, score_kind(metric_of[row.task]), 100, kScoreMargin);
+    row.score = measured_from(pool.score.unseen, pool.score.differences, true, score_kind(metric_of[row.task]), 100,
+                              score_margin(row.score_seen.value_or(0) / 100));
     row.likelihood_seen = mean_of(pool.likelihood.seen, 1);
     row.likelihood =
         measured_from(pool.likelihood.unseen, pool.likelihood.differences, true, ScoreKind::kMeasurement, 1, kLikelihoodMargin);

@@ -11,6 +11,7 @@
 
 #include "core/counted.h"
 #include "report/cautions.h"
+#include "report/names.h"
 #include "report/pairing.h"
 #include "report/positions.h"
 #include "report/token_buckets.h"
@@ -139,6 +140,7 @@ nlohmann::json row_json(const ReportRow& r) {
       {"low", optional_json(r.score.low)},
       {"high", optional_json(r.score.high)},
       {"verdict", verdict_name(r.score.verdict)},
+      {"margin", r.score.mean ? nlohmann::json(r.score.margin) : nlohmann::json(nullptr)},
       {"likelihood", optional_json(r.likelihood.mean)},
       {"likelihood_difference", optional_json(r.likelihood.difference)},
       {"likelihood_low", optional_json(r.likelihood.low)},
@@ -174,49 +176,6 @@ nlohmann::json row_json(const ReportRow& r) {
       {"acted", r.acted},
       {"solo", solo_json(r.solo)},
   };
-}
-
-void add_prompt_caveats(const StoredResults& results, std::vector<std::string>& out) {
-  struct Counts {
-    int all = 0;
-    int truncated = 0;
-    int decided = 0;
-  };
-  std::map<Cell, Counts> cells;
-  for (const SampleRecord& s : results.samples) {
-    Counts& counts = cells[s.key.cell()];
-    ++counts.all;
-    if (s.dropped_tokens > 0) ++counts.truncated;
-    if (s.decided_by_prefill()) ++counts.decided;
-  }
-  for (const auto& [cell, counts] : cells) {
-    if (counts.truncated > 0)
-      out.push_back(fmt::format("{}: {} of {} lost the middle, being too long.", cell_name(cell), counts.truncated,
-                                counted(counts.all, "prompt")));
-    if (counts.decided > 0)
-      out.push_back(fmt::format(
-          "{}: {} of {} had an answer of one token, which the exact pass over the prompt predicts before any cache acts: "
-          "they tell no cache from another and are left out of the differences; '--question-position unseen' asks through the "
-          "cache.",
-          cell_name(cell), counts.decided, counted(counts.all, "prompt")));
-  }
-}
-
-void add_document_caveats(const StoredResults& results, std::vector<std::string>& out) {
-  const DocumentNumbers numbers(results);
-  std::map<Cell, std::pair<int, std::set<int>>> prompts;  // and their documents
-  for (const SampleRecord& s : results.samples) {
-    auto& [count, documents] = prompts[s.key.cell()];
-    ++count;
-    documents.insert(numbers.of(s.key));
-  }
-  for (const auto& [cell, of_cell] : prompts) {
-    const auto& [count, documents] = of_cell;
-    if (static_cast<int>(documents.size()) == count) continue;
-    out.push_back(fmt::format(
-        "{}: {} prompts ask about {}. Answers about one document are not independent, so intervals rest on documents.",
-        cell_name(cell), count, counted(documents.size(), "document")));
-  }
 }
 
 }  // namespace
@@ -323,6 +282,18 @@ bool shared_times_compare(const ReportRow& a, const ReportRow& b) {
   return a.shared == b.shared && (!a.shared || a.runs == b.runs);
 }
 
+std::vector<RowTable> tables_of(std::span<const ReportRow> rows, const std::function<bool(const ReportRow&)>& keep) {
+  std::vector<RowTable> tables;
+  std::map<Cell, std::size_t> place;
+  for (const ReportRow& row : rows) {
+    if (!keep(row)) continue;
+    const auto [at, fresh] = place.try_emplace(row.cell(), tables.size());
+    if (fresh) tables.push_back({row.cell(), {}});
+    tables[at->second].rows.push_back(&row);
+  }
+  return tables;
+}
+
 std::string cell_name(const Cell& cell) {
   return fmt::format("{} at {} tokens{}", cell.task, cell.context,
                      cell.position == QuestionPosition::kUnseen ? ", question unseen" : "");
@@ -337,9 +308,10 @@ std::vector<std::string> report_caveats(const StoredResults& results, std::span<
         "document with several questions from the first of them; to compare speed, let each run alone "
         "with 'kvartet bench ... --solo 5', or use 'kvartet speed'.");
   }
+  const std::map<std::string, std::string> names = short_names(specs_of(results));
   std::set<std::string> apart;
   for (const ReportRow& r : rows) {
-    if (r.other_company) apart.insert(r.spec);
+    if (r.other_company) apart.insert(names.at(r.spec));
   }
   if (!apart.empty()) {
     out.push_back(fmt::format(
@@ -375,8 +347,7 @@ std::vector<std::string> report_caveats(const StoredResults& results, std::span<
                               counted(r.failed + r.n, "sample"), r.first_error));
   }
   for (std::string& caution : caution_sentences(rows)) out.push_back(std::move(caution));
-  add_document_caveats(results, out);
-  add_prompt_caveats(results, out);
+  for (std::string& caution : prompt_sentences(results)) out.push_back(std::move(caution));
   return out;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <set>
@@ -23,7 +24,8 @@ struct Measured {
   std::optional<double> difference;
   std::optional<double> low;
   std::optional<double> high;
-  double margin = 0;  // differences within +-margin count as the same
+  std::optional<double> reference;  // of a score: mean of `full` over the pairs
+  double margin = 0;                // differences within +-margin count as the same
   Verdict verdict = Verdict::kNone;
 };
 
@@ -109,6 +111,15 @@ nlohmann::json optional_json(const std::optional<double>& x);
 
 // {"rows": [...], "runs": [...], "positions": [...], "caveats": [...]}: DESIGN 6, docs/formats/results.md.
 nlohmann::json report_json(const StoredResults& results, std::span<const ReportRow> rows);
+
+// The rows of one cell: what one table shows.
+struct RowTable {
+  Cell cell;
+  std::vector<const ReportRow*> rows;
+};
+// Of the rows for which `keep` holds; tables and their rows in the order in which they are first met. Keeps pointers into `rows`.
+std::vector<RowTable> tables_of(
+    std::span<const ReportRow> rows, const std::function<bool(const ReportRow&)>& keep = [](const ReportRow&) { return true; });
 
 std::string cell_name(const Cell& cell);  // "needle at 2048 tokens", "needle at 2048 tokens, question unseen"
 

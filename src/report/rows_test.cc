@@ -98,7 +98,7 @@ TEST(ReportRows, IntervalsRestOnDocuments) {
   EXPECT_NEAR(*snap.likelihood.high, -0.5 + 2.570582 * 0.0478445, 1e-5);
   EXPECT_NEAR(*snap.likelihood.low, -0.5 - 2.570582 * 0.0478445, 1e-5);
   EXPECT_EQ(report_json(results, rows)["rows"][1]["documents"], 6);
-  EXPECT_NE(text_table(results, rows).find("10 prompts ask about 6 documents"), std::string::npos);
+  EXPECT_NE(text_table(results, rows).find("needle at 2048 tokens (10 prompts about 6 documents)"), std::string::npos);
   for (std::size_t i = 0; i < 10; ++i) results.samples[i].document = "XYZ"[i / 4];  // three: too few
   EXPECT_EQ(report_rows(results)[1].likelihood.verdict, Verdict::kNotMeasurable);
 }

@@ -10,13 +10,13 @@
 namespace kvartet {
 namespace {
 
-// Rows of one cell after the other, each under its heading.
+// One table after the other, each under its heading.
 template <typename Heading, typename Line>
-std::string by_cell(std::span<const ReportRow* const> rows, Heading heading, Line line) {
+std::string by_table(const std::vector<RowTable>& tables, Heading heading, Line line) {
   std::string out;
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    if (i == 0 || rows[i - 1]->cell() != rows[i]->cell()) out += heading(rows.subspan(i));
-    out += line(*rows[i]);
+  for (const RowTable& table : tables) {
+    out += heading(table);
+    for (const ReportRow* row : table.rows) out += line(*row);
   }
   return out;
 }
@@ -45,18 +45,17 @@ std::string alone_line(const ReportRow& r, std::size_t width) {
 }
 
 // How often, and on which prompt; the counts of the caches differ while a benchmark is unfinished.
-std::string alone_heading(std::span<const ReportRow* const> from) {
-  const ReportRow& first = *from.front();
-  int least = first.solo->runs;
+std::string alone_heading(const RowTable& table) {
+  const SoloFigures& first = *table.rows.front()->solo;
+  int least = first.runs;
   int most = least;
-  for (const ReportRow* row : from) {
-    if (row->cell() != first.cell()) break;
+  for (const ReportRow* row : table.rows) {
     least = std::min(least, row->solo->runs);
     most = std::max(most, row->solo->runs);
   }
   const std::string runs = least == most ? std::to_string(most) : fmt::format("{} to {}", least, most);
-  return fmt::format("{}: each cache alone, {} {} on sample {} of {}", cell_name(first.cell()), runs, most == 1 ? "run" : "runs",
-                     first.solo->sample, counted(first.solo->prompt_tokens, "prompt token"));
+  return fmt::format("{}: each cache alone, {} {} on sample {} of {}", cell_name(table.cell), runs, most == 1 ? "run" : "runs",
+                     first.sample, counted(first.prompt_tokens, "prompt token"));
 }
 
 std::string position_line(const PositionRow& r, std::size_t width) {
@@ -70,15 +69,11 @@ std::string position_line(const PositionRow& r, std::size_t width) {
 }  // namespace
 
 std::string answers_text(std::span<const ReportRow> rows, std::size_t width) {
-  std::vector<const ReportRow*> done;
-  for (const ReportRow& r : rows) {
-    if (r.n > 0) done.push_back(&r);
-  }
-  const auto heading = [&](std::span<const ReportRow* const> from) {
-    return block_begin(
-        fmt::format("{}: where caches acted, and how many tokens their answers have", cell_name(from.front()->cell())), width,
-        fmt::format("{:>6} {:>8} {:>6} {:>6} {:>6} {:>7} {:>7}", "acted", "shortest", "1/4", "half", "3/4", "longest",
-                    "cut off"));
+  const auto heading = [&](const RowTable& table) {
+    return block_begin(fmt::format("{}: where caches acted, and how many tokens their answers have", cell_name(table.cell)),
+                       width,
+                       fmt::format("{:>6} {:>8} {:>6} {:>6} {:>6} {:>7} {:>7}", "acted", "shortest", "1/4", "half", "3/4",
+                                   "longest", "cut off"));
   };
   const auto line = [&](const ReportRow& r) {
     const LengthSpread& l = r.lengths;
@@ -86,21 +81,18 @@ std::string answers_text(std::span<const ReportRow> rows, std::size_t width) {
                      fmt::format("{:>4.0f} % {:>8.0f} {:>6.0f} {:>6.0f} {:>6.0f} {:>7.0f} {:>5.0f} %", 100 * r.acted, l.min, l.q1,
                                  l.median, l.q3, l.max, 100 * r.cut_off));
   };
-  return by_cell(done, heading, line);
+  return by_table(tables_of(rows, [](const ReportRow& r) { return r.n > 0; }), heading, line);
 }
 
 std::string alone_text(std::span<const ReportRow> rows, std::size_t width) {
-  std::vector<const ReportRow*> alone;
-  for (const ReportRow& r : rows) {
-    if (r.solo && r.solo->runs > 0) alone.push_back(&r);
-  }
+  const std::vector<RowTable> alone = tables_of(rows, [](const ReportRow& r) { return r.solo && r.solo->runs > 0; });
   if (alone.empty()) return "";
-  const auto heading = [&](std::span<const ReportRow* const> from) {
-    return block_begin(alone_heading(from), width,
+  const auto heading = [&](const RowTable& table) {
+    return block_begin(alone_heading(table), width,
                        fmt::format("{:>7} {:>11} {:>8} {:>6} {:>11} {:>4} {:>6} {:>6} {:>6} {:>6} {:>7}", "ttft s", "range",
                                    "shared", "tok/s", "range", "n", "whole", "50% ms", "95% ms", "99% ms", "MiB"));
   };
-  return by_cell(alone, heading, [&](const ReportRow& r) { return alone_line(r, width); }) +
+  return by_table(alone, heading, [&](const ReportRow& r) { return alone_line(r, width); }) +
          wrap_text(
              "alone: in a process of its own, medians and range of the runs; shared: median over all samples in company. n: "
              "tokens of the answer. whole: "

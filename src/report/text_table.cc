@@ -62,15 +62,10 @@ std::string text_table(const StoredResults& results, std::span<const ReportRow> 
         wrap_text(fmt::format("{} on {}, {}, seed {}, {}, kvartet {}", run.identity.model_name, run.machine.cpu,
                               counted(run.threads, "thread"), run.identity.seed, parameters_text(results), run.identity.version));
   }
-  const ReportRow* previous = nullptr;
-  for (const ReportRow& r : rows) {
-    if (previous == nullptr || previous->cell() != r.cell()) {
-      out += '\n';
-      out += wrap_text(heading(r));
-      out += column_names(width);
-    }
-    out += line_of(r, width);
-    previous = &r;
+  for (const RowTable& table : tables_of(rows)) {
+    out += '\n';
+    out += wrap_text(heading(*table.rows.front())) + column_names(width);
+    for (const ReportRow* row : table.rows) out += line_of(*row, width);
   }
   out += alone_text(rows, width);
   out += positions_text(results, width);
@@ -85,8 +80,8 @@ std::string text_table(const StoredResults& results, std::span<const ReportRow> 
       "score: points of 100. nats: mean log-likelihood of the reference answer per token; nearer to 0 is better. vs full: 95 % "
       "interval of the paired difference to the cache 'full'.");
   out += wrap_text(
-      "verdict: 'same' when the interval lies within +-5 points or +-0.05 nats; 'n too small': not measurable with this many "
-      "samples. ratio: f16 bytes / allocated bytes after the prompt.");
+      "verdict: 'same' when the interval lies within +-0.05 nats, or within a tenth of full's score (at most 5 points); 'n too "
+      "small': not measurable with this many samples. ratio: f16 bytes / allocated bytes after the prompt.");
   for (const std::string& caveat : report_caveats(results, rows)) out += wrap_text(caveat);
   return without_controls(std::move(out));
 }

@@ -136,6 +136,11 @@ Verdict verdict_of(const PairedInterval& interval, double margin) {
   return Verdict::kNotMeasurable;
 }
 
+double score_margin(double reference) {
+  constexpr double kShare = 0.1;
+  return std::clamp(kShare * reference, kLeastScoreMargin, kScoreMargin);
+}
+
 double quantile(std::vector<double> values, double q) {
   if (values.empty()) return 0;
   std::sort(values.begin(), values.end());

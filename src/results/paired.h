@@ -72,7 +72,12 @@ const char* verdict_name(Verdict verdict);  // "same", "better", "worse", "not m
 double quantile(std::vector<double> values, double q);
 inline double median(std::vector<double> values) { return quantile(std::move(values), 0.5); }
 
-inline constexpr double kScoreMargin = 0.05;       // 5 of 100 points
+inline constexpr double kScoreMargin = 0.05;  // of a score in [0, 1]: 5 of 100 points, and never more
+inline constexpr double kLeastScoreMargin = 0.005;
 inline constexpr double kLikelihoodMargin = 0.05;  // nats per token
+
+// The margin of a score whose reference scores `reference`, both in [0, 1]: a tenth of it, between the two above. A summary of
+// ROUGE-L 0.18 must not lose 0.05 and count as the same (docs/decisions/0013).
+double score_margin(double reference);
 
 }  // namespace kvartet

@@ -129,6 +129,17 @@ TEST(Paired, BetterWhenTheIntervalIsAboveZero) {
   EXPECT_EQ(verdict_of(paired_interval(d, ScoreKind::kMeasurement), 0.05), Verdict::kBetter);
 }
 
+// docs/decisions/0013: at most 5 points, a tenth where full scores less than half, never less than half a point.
+TEST(Paired, TheMarginOfAScoreIsATenthOfASmallReference) {
+  EXPECT_DOUBLE_EQ(score_margin(1), 0.05);
+  EXPECT_DOUBLE_EQ(score_margin(0.5), 0.05);
+  EXPECT_DOUBLE_EQ(score_margin(0.18), 0.018);
+  EXPECT_DOUBLE_EQ(score_margin(0), 0.005);
+  const std::vector<double> lost = {-0.03, -0.032, -0.028, -0.03, -0.031, -0.029};
+  EXPECT_EQ(verdict_of(paired_interval(lost, ScoreKind::kMeasurement), score_margin(0.9)), Verdict::kSame);
+  EXPECT_EQ(verdict_of(paired_interval(lost, ScoreKind::kMeasurement), score_margin(0.18)), Verdict::kWorse);
+}
+
 TEST(Quantile, LinearBetweenNeighbours) {
   EXPECT_DOUBLE_EQ(median({3, 1, 2}), 2);
   EXPECT_DOUBLE_EQ(median({4, 1, 2, 3}), 2.5);

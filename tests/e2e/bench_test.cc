@@ -37,7 +37,7 @@ TEST_F(Bench, TwoTasksTwoCaches) {
 TEST_F(Bench, ProgressInLinesWhereNoTerminalIs) {
   const Finished f = bench("out", {"--samples", "2"});
   ASSERT_TRUE(is_ok(f));
-  EXPECT_NE(f.err.find("needle at 900: sample 1 of 4; 0 %\n"), std::string::npos) << f.err;
+  EXPECT_NE(f.err.find("needle at 900 tokens: sample 1 of 4; 0 %\n"), std::string::npos) << f.err;
   EXPECT_EQ(f.err.find_first_of("\r\x1b"), std::string::npos) << f.err;
   EXPECT_EQ(f.out.find("sample 1 of 4"), std::string::npos);
   EXPECT_EQ(bench("out", {"--samples", "2"}).err.find("sample 1"), std::string::npos) << "nothing is left to do";
@@ -66,7 +66,7 @@ TEST_F(Bench, PresetBringsCachesAndClaims) {
   EXPECT_GE(d["rows"].size(), 2U * 7);
   ASSERT_EQ(d["claims"].size(), 15U);
   for (const Json& claim : d["claims"]) EXPECT_FALSE(claim["reason"].get<std::string>().empty()) << claim["claim"];
-  EXPECT_EQ(d["claims"][0]["result"], "not measurable here");  // of four samples
+  EXPECT_EQ(d["claims"][0]["result"], "undecided");  // of four samples
   const Finished page = run({"report", out("out"), "-o", out("page.html")});
   ASSERT_TRUE(is_ok(page));
   const Finished again = run({"report", out("out"), "--beside", out("out"), "--json"});

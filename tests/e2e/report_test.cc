@@ -167,6 +167,16 @@ window.addEventListener('load', () => {
   const root = inner.documentElement;
   const visible = (css) => [...inner.querySelectorAll(css)].filter((e) => e.getClientRects().length > 0).length;
   const found = {};
+  const region = inner.querySelector('.answer .scroll');
+  const frame = region.getBoundingClientRect();
+  const heads = [...region.querySelectorAll('thead th')];
+  found.columns = heads.length;
+  found.columnsInSight = heads.filter((th) => th.getBoundingClientRect().right <= frame.right + 1).length;
+  found.saysThatItScrolls = region.classList.contains('wide') && getComputedStyle(region.querySelector('caption'), '::after').content;
+  region.scrollLeft = region.scrollWidth;
+  found.lastColumnReached = heads[heads.length - 1].getBoundingClientRect().right <= frame.right + 1;
+  found.nameStays = Math.abs(region.querySelector('tbody th').getBoundingClientRect().left - frame.left) < 2;
+  found.displays = [...new Set([...region.querySelectorAll('table, tr, th, td')].map((e) => getComputedStyle(e).display))].join(' ');
   found.wide = root.scrollWidth;
   found.filters = !inner.getElementById('filters').hidden;
   found.sections = visible('section.task');
@@ -194,6 +204,11 @@ window.addEventListener('load', () => {
   const std::size_t begin = at + std::string("<pre id=\"found\">").size();
   const Json found = Json::parse(dom.substr(begin, dom.find("</pre>", begin) - begin));
   EXPECT_LE(found["wide"], 390) << "the page scrolls sideways on a phone";
+  EXPECT_GE(found["columnsInSight"], 4) << "of " << found["columns"] << ": a table of names and nothing else";
+  EXPECT_NE(found["saysThatItScrolls"].dump().find("scroll sideways"), std::string::npos) << found["saysThatItScrolls"];
+  EXPECT_EQ(found["lastColumnReached"], true);
+  EXPECT_EQ(found["nameStays"], true) << "which cache a row is of must stay in sight";
+  EXPECT_EQ(found["displays"], "table table-row table-cell") << "other displays take the table from screen readers";
   EXPECT_EQ(found["filters"], true);
   EXPECT_EQ(found["sections"], 2);
   EXPECT_EQ(found["sectionsWithoutOne"], 1);

@@ -70,7 +70,7 @@ TEST_F(SharedDocuments, RecordsOfTheUsersOwnFile) {
   EXPECT_EQ(together.json()["rows"][0]["n"], 4);
   EXPECT_EQ(together.json()["rows"][0]["documents"], 2);
   EXPECT_EQ(together.json()["rows"][1]["likelihood_verdict"], "not measurable");
-  EXPECT_NE(together.out.find("4 prompts ask about 2 documents"), std::string::npos) << together.out;
+  EXPECT_NE(together.out.find("4 prompts about 2 documents"), std::string::npos) << together.out;
 
   auto expected = answers("together");
   EXPECT_EQ(expected.size(), 16U);
