@@ -16,7 +16,7 @@ Result<TaskCaches> caches_of_task(const std::vector<CacheSpec>& fixed, const std
   caches.specs = fixed;
   if (wishes.empty() || task.samples.empty()) return caches;
   site.what = fmt::format("{} at {}", task.task, task.context);
-  site.workload.sealed_before_question = task.position == QuestionPosition::kUnseen;
+  site.workload.sealed_before_question = task.position != QuestionPosition::kSeen;
   for (const PreparedSample& s : task.samples) {
     site.workload.prompt_tokens = std::max(site.workload.prompt_tokens, s.record.prompt_tokens);
     site.workload.output_tokens = std::max(site.workload.output_tokens, s.sample.max_new_tokens);

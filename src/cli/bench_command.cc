@@ -120,8 +120,7 @@ void print_dry_run(const std::vector<PlannedTask>& plan, const std::vector<Cache
     for (const PreparedSample& s : task.samples) tokens += s.record.prompt_tokens;
     text += fmt::format("  {:30} context {:>7}: {:>12}, {:>23}, {} unusable{}\n", task.task, task.context,
                         counted(task.samples.size(), "prompt"), counted(tokens, "prompt token"),
-                        counted(task.skipped.size(), "record"),
-                        task.position == QuestionPosition::kUnseen ? "; question unseen" : "");
+                        counted(task.skipped.size(), "record"), question_suffix(task.position));
   }
   if (estimate.solo_runs > 0) {
     text += fmt::format("and {} of a cache alone, about {:.1f} hours of the following\n", counted(estimate.solo_runs, "run"),
@@ -228,12 +227,13 @@ Result<const Preset*> chosen_preset(const BenchFlags& flags) {
   return static_cast<const Preset*>(nullptr);
 }
 
-// Seen first, whatever the order on the command line.
+// Seen first, then unseen and second, whatever the order on the command line. "both" are those of one and the same prompt.
 std::vector<QuestionPosition> asked_positions(const std::vector<std::string>& names) {
   std::vector<QuestionPosition> out;
-  for (const QuestionPosition position : {QuestionPosition::kSeen, QuestionPosition::kUnseen}) {
-    const bool asked = std::ranges::any_of(
-        names, [&](const std::string& name) { return name == "both" || name == question_position_name(position); });
+  for (const QuestionPosition position : kQuestionPositions) {
+    const bool asked = std::ranges::any_of(names, [&](const std::string& name) {
+      return name == question_position_name(position) || (name == "both" && position != QuestionPosition::kSecond);
+    });
     if (asked) out.push_back(position);
   }
   return out;
@@ -444,9 +444,11 @@ void add_bench(CLI::App& app, Action* action) {
       ->check(whole_number(1, kMostSamples));
   command
       ->add_option("--question-position", flags->question_positions,
-                   "seen: the cache is sealed after the question; unseen: before it; both: once each, compared in the report")
+                   "seen: the cache is sealed after the question; unseen: before it; both: once each, compared in the report; "
+                   "second: sealed after another question about the document (:questions=2 or more), whose right answer and this "
+                   "question follow in a conversation; repeatable")
       ->default_str("seen")
-      ->check(CLI::IsMember({"seen", "unseen", "both"}));
+      ->check(CLI::IsMember({"seen", "unseen", "second", "both"}));
   command
       ->add_option(
           "--solo", flags->solo,

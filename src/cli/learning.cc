@@ -140,7 +140,7 @@ Result<Lessons> plan_lessons(const LearnFlags& flags, const LearnSite& site, Ben
     lessons.tasks[kind] = made->spec();
     for (const int context : request->contexts) {
       Workload w = workload_filling(kind, context);
-      w.sealed_before_question = request->question_positions.front() == QuestionPosition::kUnseen;
+      w.sealed_before_question = request->question_positions.front() != QuestionPosition::kSeen;
       learn.workloads.push_back(w);
     }
   }

@@ -28,6 +28,17 @@ Result<std::vector<Token>> question_part(const Vocabulary& vocabulary, PromptFor
   return tokens;
 }
 
+Result<std::vector<Token>> next_turn(const Vocabulary& vocabulary, PromptForm form, std::string_view question) {
+  KV_ASSIGN(ChatPrompt pieces, frame(vocabulary, form));
+  const std::size_t first = question.find_first_not_of(" \t\r\n");
+  std::string text(first == std::string_view::npos ? std::string_view() : question.substr(first));
+  if (pieces.between.empty()) text.insert(0, "\n\n");  // the plain form has no turns; a blank line parts its texts
+  KV_ASSIGN(const std::vector<Token> asked, vocabulary.tokenize(text));
+  append(&pieces.between, asked);
+  append(&pieces.between, pieces.after);
+  return std::move(pieces.between);
+}
+
 Result<std::vector<Token>> build_prompt(const Vocabulary& vocabulary, PromptForm form, const PromptText& text) {
   if (text.document.empty() && text.question.empty()) return bad_input("the prompt is empty; give some text");
   KV_ASSIGN(std::vector<Token> tokens, document_part(vocabulary, form, text.document));

@@ -24,6 +24,10 @@ Result<std::vector<Token>> document_part(const Vocabulary& vocabulary, PromptFor
 // Ends with the header of the answer. `question` may be empty: then it is that header alone (raw: nothing).
 Result<std::vector<Token>> question_part(const Vocabulary& vocabulary, PromptForm form, std::string_view question);
 
+// What follows the text of an answer when `question` is asked next, in a turn of its own: the border between the turns, the
+// question, the header of its answer. White space in front of the question has separated it from a document, and goes.
+Result<std::vector<Token>> next_turn(const Vocabulary& vocabulary, PromptForm form, std::string_view question);
+
 struct PromptText {
   std::string document;
   std::string question;  // "": none; what separates it from the document is the caller's business

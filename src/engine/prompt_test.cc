@@ -77,6 +77,22 @@ TEST(Prompt, DocumentAndQuestionPartsJoinToThePrompt) {
   EXPECT_EQ(*build_prompt(**vocabulary, PromptForm::kRaw, {"A text.", ""}), (*vocabulary)->tokenize_special("A text."));
 }
 
+TEST(Prompt, TheNextTurnFollowsAnAnswer) {
+  VocabularyFile file = byte_level_vocabulary();
+  file.chat_template = "<|im_start|>";
+  const auto vocabulary = Vocabulary::load(file.write("prompt-turn"));
+  ASSERT_TRUE(vocabulary.ok()) << vocabulary.status().message();
+  const auto special = [&](const char* text) { return (*vocabulary)->tokenize_special(text); };
+  EXPECT_EQ(*next_turn(**vocabulary, PromptForm::kChat, "\n\n And why? "),
+            special("<|im_end|>\n<|im_start|>user\nAnd why? <|im_end|>\n<|im_start|>assistant\n"));
+  EXPECT_EQ(*next_turn(**vocabulary, PromptForm::kRaw, "\n\nAnd why?"), special("\n\nAnd why?"));
+  EXPECT_EQ(*next_turn(**vocabulary, PromptForm::kRaw, "And why?"), special("\n\nAnd why?"));
+  // What the question says stays text.
+  EXPECT_NE(*next_turn(**vocabulary, PromptForm::kChat, "<|im_end|>"),
+            special("<|im_end|>\n<|im_start|>user\n<|im_end|><|im_end|>\n<|im_start|>assistant\n"));
+  EXPECT_EQ(next_turn(**vocabulary, PromptForm::kChat, "\xFF").status().code(), Code::kBadInput);
+}
+
 TEST(Prompt, EmptyAndInvalidTextIsRefused) {
   const auto vocabulary = Vocabulary::load(byte_level_vocabulary().write("prompt-bad"));
   ASSERT_TRUE(vocabulary.ok());

@@ -45,6 +45,7 @@ ChatText chatml(const std::string& chat_template) {
   if (!system.empty()) text.before = fmt::format("<|im_start|>system\n{}<|im_end|>\n", system);
   text.before += "<|im_start|>user\n";
   text.after = "<|im_end|>\n<|im_start|>assistant\n";
+  text.between = "<|im_end|>\n<|im_start|>user\n";
   return text;
 }
 
@@ -56,6 +57,7 @@ ChatText gemma() {
   ChatText text;
   text.before = "<start_of_turn>user\n";
   text.after = "<end_of_turn>\n<start_of_turn>model\n";
+  text.between = "<end_of_turn>\n<start_of_turn>user\n";
   text.starts_with_bos = true;
   return text;
 }
@@ -65,15 +67,18 @@ ChatText llama3(std::string_view system) {
   if (!system.empty()) text.before = fmt::format("<|start_header_id|>system<|end_header_id|>\n\n{}<|eot_id|>", system);
   text.before += "<|start_header_id|>user<|end_header_id|>\n\n";
   text.after = "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n";
+  text.between = "<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n";
   text.starts_with_bos = true;
   return text;
 }
 
-// Llama 2 and the Mistral generations differ only in the spaces inside the markers.
-ChatText inst(std::string_view chat_template) {
+// Llama 2 and the Mistral generations differ in the spaces inside the markers, and in how a second turn begins: as a text of its
+// own (`turn_begin` <s>) or not.
+ChatText inst(std::string_view chat_template, std::string_view turn_begin) {
   ChatText text;
   text.before = chat_template.empty() || contains(chat_template, "[INST] ") ? "[INST] " : "[INST]";
   text.after = chat_template.empty() || contains(chat_template, " [/INST]") ? " [/INST]" : "[/INST]";
+  text.between = fmt::format("</s>{}{}", turn_begin, text.before);
   text.starts_with_bos = true;
   return text;
 }
@@ -114,7 +119,7 @@ bool chat_text(std::string_view family, std::string_view chat_template, ChatText
   } else if (family == "llama3.1") {
     *out = llama3(kLlama31System);
   } else if (family == "llama2" || family == "mistral") {
-    *out = inst(source);
+    *out = inst(source, family == "llama2" ? "<s>" : "");
   } else {
     return false;
   }
@@ -143,10 +148,12 @@ Result<ChatPrompt> chat_prompt(const Vocabulary& vocabulary, const std::string& 
   if (adds_space_prefix(vocabulary)) {
     if (text.before.ends_with(' ')) text.before.pop_back();
     if (text.after.starts_with(' ')) text.after.erase(0, 1);
+    if (text.between.ends_with(' ')) text.between.pop_back();
   }
   ChatPrompt prompt;
   if (vocabulary.adds_bos() || (text.starts_with_bos && vocabulary.bos() >= 0)) prompt.before.push_back(vocabulary.bos());
-  for (const auto& [piece, tokens] : {std::pair{&text.before, &prompt.before}, std::pair{&text.after, &prompt.after}}) {
+  for (const auto& [piece, tokens] : {std::pair{&text.before, &prompt.before}, std::pair{&text.after, &prompt.after},
+                                      std::pair{&text.between, &prompt.between}}) {
     if (piece->empty()) continue;
     const std::vector<Token> more = vocabulary.tokenize_special(*piece);
     if (more.empty())

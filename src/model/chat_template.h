@@ -8,10 +8,12 @@
 
 namespace kvartet {
 
-// One user turn is before + user text + after, with the header of the assistant's answer as the end of `after`.
+// One user turn is before + user text + after, with the header of the assistant's answer as the end of `after`. A second one
+// follows the answer's text with between + user text + after.
 struct ChatText {
   std::string before;
   std::string after;
+  std::string between;           // ends the answer's turn and begins the next turn of the user
   bool starts_with_bos = false;  // the template itself writes the BOS token, whatever the file's add_bos says
 };
 

@@ -70,6 +70,28 @@ TEST(ChatTemplate, InstKeepsTheSpacesOfItsTemplate) {
   EXPECT_TRUE(must_text("llama2", "").starts_with_bos);
 }
 
+TEST(ChatTemplate, ASecondTurnEndsTheAnswerAndBeginsTheUsers) {
+  const auto two_turns = [](const string& family) {
+    const ChatText text = must_text(family, "");
+    return text.before + "A" + text.after + "B" + text.between + "C" + text.after;
+  };
+  EXPECT_EQ(two_turns("chatml"),
+            "<|im_start|>user\nA<|im_end|>\n<|im_start|>assistant\nB<|im_end|>\n<|im_start|>user\nC<|im_end|>\n"
+            "<|im_start|>assistant\n");
+  EXPECT_EQ(two_turns("gemma"),
+            "<start_of_turn>user\nA<end_of_turn>\n<start_of_turn>model\nB<end_of_turn>\n<start_of_turn>user\nC<end_of_turn>\n"
+            "<start_of_turn>model\n");
+  EXPECT_EQ(
+      two_turns("llama3"),
+      "<|start_header_id|>user<|end_header_id|>\n\nA<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
+      "B<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nC<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n");
+  EXPECT_EQ(two_turns("mistral"), "[INST] A [/INST]B</s>[INST] C [/INST]");
+  EXPECT_EQ(two_turns("llama2"), "[INST] A [/INST]B</s><s>[INST] C [/INST]");
+  EXPECT_EQ(must_text("qwen3", "").between, must_text("chatml", "").between);
+  EXPECT_EQ(must_text("llama3.1", "").between, must_text("llama3", "").between);  // the system message stands once
+  EXPECT_EQ(must_text("plain", "").between, "");
+}
+
 TEST(ChatTemplate, UnknownFamilyIsRefusedByName) {
   const Result<std::unique_ptr<Vocabulary>> vocabulary = Vocabulary::load(byte_level_vocabulary().write("chat-unknown"));
   ASSERT_TRUE(vocabulary.ok());
@@ -87,13 +109,24 @@ void expect_equals_whole(const Vocabulary& vocabulary, const string& user, bool 
   std::vector<Token> joined = prompt->before;
   joined.insert(joined.end(), text->begin(), text->end());
   joined.insert(joined.end(), prompt->after.begin(), prompt->after.end());
+  const std::vector<Token> one_turn = joined;
+  for (const std::vector<Token>* piece : {&*text, &prompt->between, &*text, &prompt->after})
+    joined.insert(joined.end(), piece->begin(), piece->end());
 
   const ChatText form = must_text(vocabulary.chat_family(), vocabulary.chat_template());
   std::vector<Token> whole;
   if (with_bos) whole.push_back(vocabulary.bos());
   const std::vector<Token> rendered = vocabulary.tokenize_special(form.before + user + form.after);
   whole.insert(whole.end(), rendered.begin(), rendered.end());
-  EXPECT_EQ(joined, whole) << vocabulary.chat_family() << ": " << user;
+  EXPECT_EQ(one_turn, whole) << vocabulary.chat_family() << ": " << user;
+
+  // A SentencePiece vocabulary begins an answer with a space, as its template writes one.
+  const string answer = (vocabulary.chat_family() == "llama2" ? " " : "") + user;
+  const std::vector<Token> more =
+      vocabulary.tokenize_special(form.before + user + form.after + answer + form.between + user + form.after);
+  whole.resize(with_bos ? 1 : 0);
+  whole.insert(whole.end(), more.begin(), more.end());
+  EXPECT_EQ(joined, whole) << "two turns, " << vocabulary.chat_family() << ": " << user;
 }
 
 const std::vector<string> kUserTexts = {"hello there",   "What is 2+2?", "x", "a\nb\n\nc", "caf\xC3\xA9 \xF0\x9F\x98\x80",

@@ -42,6 +42,7 @@ class Vocabulary {
 struct ChatPrompt {
   std::vector<Token> before;
   std::vector<Token> after;
+  std::vector<Token> between;  // from the text of an answer to that of the user's next turn; none in the plain form
 };
 Result<ChatPrompt> chat_prompt(const Vocabulary& vocabulary, const std::string& family);
 

@@ -20,6 +20,7 @@ constexpr double kOtherModel = 0.7;
 constexpr double kOtherKind = 0.8;
 constexpr double kUnknownKind = 1.0;
 constexpr double kOtherQuestion = 0.8;  // question seen before sealing or not; matters to eviction alone
+constexpr double kOtherUnseen = 0.4;    // neither was seen, but here another question was, there none
 constexpr double kPerOctave = 0.15;     // of context
 constexpr double kOtherMethod = 0.8;
 constexpr double kPerShareOctave = 0.3;
@@ -33,6 +34,14 @@ constexpr double kFidelityOfEviction = 1.5;
 constexpr TaskKind kKindOfText = TaskKind::kChat;  // whose demand on far rows plain text resembles most
 
 constexpr double kMostScaling = 20;  // prior shapes are not trusted to carry a figure further than this
+
+// Fidelity figures, and cells that say nothing, are of prompts sealed as a whole.
+QuestionPosition position_of(const EvidenceCell& cell) {
+  for (const QuestionPosition position : {QuestionPosition::kUnseen, QuestionPosition::kSecond}) {
+    if (cell.parameters.find(fmt::format("question={}", question_position_name(position))) != std::string::npos) return position;
+  }
+  return QuestionPosition::kSeen;
+}
 
 double octaves(double a, double b) { return a > 0 && b > 0 ? std::abs(std::log2(a / b)) : 0; }
 
@@ -60,12 +69,13 @@ struct QualityModel::Part {
   double value_bits = 16;
   std::optional<TaskKind> kind;
   int tokens = 0;
-  bool question_seen = true;
+  QuestionPosition position = QuestionPosition::kSeen;
 
+  bool question_seen() const { return position == QuestionPosition::kSeen; }
   bool drops_rows() const { return evict && share < 0.999; }  // false also for a prompt so short that every row stays
   std::string key() const {
     return evict_stage + "|" + (format ? formats : "") +
-           fmt::format("|{}|{}|{}", kind ? static_cast<int>(*kind) : -1, tokens, question_seen);
+           fmt::format("|{}|{}|{}", kind ? static_cast<int>(*kind) : -1, tokens, question_position_name(position));
   }
 };
 
@@ -215,7 +225,7 @@ bool QualityModel::place(const EvidenceCell& cell, const std::optional<SpecFacts
   part = part_of(*facts, asked);
   if (part.evict && !part.drops_rows()) return false;  // no eviction was seen
   part.kind = group->fidelity ? kKindOfText : kind_of_task(cell.task);
-  part.question_seen = cell.parameters.find("question=unseen") == std::string::npos;
+  part.position = position_of(cell);
   if (!group->same_model)
     ++foreign_;
   else if (group->fidelity)
@@ -236,7 +246,7 @@ QualityModel::Part QualityModel::part_of(const SpecFacts& facts, const Workload&
   part.value_bits = facts.value_bits;
   part.kind = w.kind;
   part.tokens = w.prompt_tokens;
-  part.question_seen = w.question_is_seen();
+  part.position = w.question_is_seen() ? QuestionPosition::kSeen : QuestionPosition::kUnseen;
   return part;
 }
 
@@ -264,7 +274,7 @@ Belief QualityModel::stage_prior(const Part& part) {
     sum.mean += b.mean;
     variance += b.sd * b.sd;
   };
-  if (part.evict) add(prior_of_eviction(part.choice, part.share, kind, part.question_seen));
+  if (part.evict) add(prior_of_eviction(part.choice, part.share, kind, part.question_seen()));
   if (part.format) add(prior_of_format(part.key_bits, part.value_bits, kind));
   sum.sd = std::sqrt(variance);
   return sum;
@@ -286,7 +296,7 @@ std::optional<QualityModel::Relation> QualityModel::relation(const Group& group,
   if (context > kBucketOctaves) differ(kPerOctave * context);
   bool same_spec = true;
   if (asked.evict) {
-    if (seen.question_seen != asked.question_seen) differ(kOtherQuestion);
+    if (seen.position != asked.position) differ(seen.question_seen() == asked.question_seen() ? kOtherUnseen : kOtherQuestion);
     if (seen.evict_method != asked.evict_method) differ(kOtherMethod);
     if (seen.evict_stage != asked.evict_stage) {
       differ(0.1 + kPerShareOctave * octaves(seen.share, asked.share));
@@ -300,7 +310,7 @@ std::optional<QualityModel::Relation> QualityModel::relation(const Group& group,
   }
   Relation r;
   r.same_kind = group.same_model && !group.fidelity && seen.kind == asked.kind;
-  r.exact = same_spec && r.same_kind && context <= kBucketOctaves && (!asked.evict || seen.question_seen == asked.question_seen);
+  r.exact = same_spec && r.same_kind && context <= kBucketOctaves && (!asked.evict || seen.position == asked.position);
   if (!r.exact && group.prior_mean > 0) r.scale = std::clamp(expected_here / group.prior_mean, 1 / kMostScaling, kMostScaling);
   differ(kPerScaling * std::abs(std::log(r.scale)));
   r.apart = std::sqrt(apart2);

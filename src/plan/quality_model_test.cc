@@ -1,5 +1,6 @@
 #include "plan/quality_model.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -131,6 +132,31 @@ TEST(QualityModel, ACombinationIsTheSumOfItsPartsUntilItIsMeasured) {
   const LossPrediction measured = predict(cells, "snapkv:budget=0.25+kivi:bits=4", TaskKind::kSingleFact, 2048);
   EXPECT_GT(measured.expected, sum.expected);
   EXPECT_EQ(measured.measured_samples, 60);
+}
+
+// A second question was not seen either, but what was kept had been chosen for another one: near to a question that is not known,
+// the same as neither that nor one that was seen.
+TEST(QualityModel, SecondQuestionsAreEvidenceOfTheirOwn) {
+  const char* spec = "snapkv:budget=0.25";
+  const auto measured = [&](const char* position) {
+    std::vector<EvidenceCell> cells = {cell("needle", 2048, spec, 100, 0.31, 0.2)};
+    cells[0].parameters = fmt::format("question={}", position);
+    return cells;
+  };
+  const auto asked = [&](const std::vector<EvidenceCell>& cells, int questions) {
+    return predict(cells, spec, TaskKind::kSingleFact, 2048, questions);
+  };
+  for (const int questions : {1, 2}) {
+    EXPECT_EQ(asked(measured("second"), questions).measured_samples, 0) << questions;
+    EXPECT_NE(asked(measured("second"), questions).source, LossSource::kMeasured) << questions;
+  }
+  EXPECT_EQ(asked(measured("seen"), 1).measured_samples, 100);
+  EXPECT_EQ(asked(measured("unseen"), 2).measured_samples, 100);
+  EXPECT_LT(width(asked(measured("second"), 2)), width(asked(measured("seen"), 2)));
+  EXPECT_GT(width(asked(measured("second"), 2)), width(asked(measured("unseen"), 2)));
+  // A format does not care: where every row stays, the position of the question is no difference.
+  const std::vector<EvidenceCell> format = {cell("needle", 2048, "kivi:bits=2", 100, 0.31, 0.2)};
+  EXPECT_EQ(predict(format, "kivi:bits=2", TaskKind::kSingleFact, 2048, 2).measured_samples, 100);
 }
 
 TEST(QualityModel, BeatingTheReferenceEarnsNoCredit) {

@@ -22,8 +22,7 @@ struct Place {
   std::vector<double> others;
 
   std::string where() const {
-    return fmt::format("{} at {} tokens{}", first.task, fmt::join(contexts, ", "),
-                       first.position == QuestionPosition::kUnseen ? ", question unseen" : "");
+    return fmt::format("{} at {} tokens{}", first.task, fmt::join(contexts, ", "), question_suffix(first.position));
   }
 };
 

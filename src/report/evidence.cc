@@ -73,9 +73,10 @@ std::optional<double> rate_log_ratio(const OutcomePair& pair) {
 }
 
 QuestionPosition claimed_position(const StoredResults& results) {
-  const bool seen =
-      std::ranges::any_of(results.outcomes, [](const Outcome& o) { return o.key.position == QuestionPosition::kSeen; });
-  return seen ? QuestionPosition::kSeen : QuestionPosition::kUnseen;
+  for (const QuestionPosition position : kQuestionPositions) {
+    if (std::ranges::any_of(results.outcomes, [&](const Outcome& o) { return o.key.position == position; })) return position;
+  }
+  return QuestionPosition::kSeen;
 }
 
 Evidence::Evidence(const StoredResults& results) : results_(results), documents_(results) {

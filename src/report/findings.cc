@@ -1,6 +1,7 @@
 #include "report/findings.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
@@ -9,6 +10,7 @@
 #include "core/counted.h"
 #include "report/cautions.h"
 #include "report/pairing.h"
+#include "report/positions.h"
 #include "results/documents.h"
 
 namespace kvartet {
@@ -196,6 +198,27 @@ Nearness nearness_of(const CacheFinding& c) {
   return {m->low ? 0 : 1, -(m->low ? *m->low : *m->difference) / m->margin, -c.ratio};
 }
 
+// Of the caches for which it is decided.
+std::string next_question_text(const WorkloadFinding& finding, const std::map<std::string, std::string>& names) {
+  std::vector<std::string> lose, same;
+  for (const CacheFinding& c : finding.caches) {
+    const Measured& m = c.next_question;
+    if (m.verdict == Verdict::kWorse) {
+      lose.push_back(fmt::format("{} loses {:.3f} nats per token more ({})", names.at(c.spec), -*m.difference,
+                                 range_text(-*m.high, -*m.low, 3)));
+    } else if (good_enough(m.verdict)) {
+      same.push_back(names.at(c.spec));
+    }
+  }
+  if (!same.empty()) {
+    lose.push_back(fmt::format("{} {} no more than the {:.2f} that count as nothing", fmt::join(same, ", "),
+                               same.size() == 1 ? "loses" : "lose", kLikelihoodMargin));
+  }
+  if (lose.empty()) return "";
+  return fmt::format("What choosing rows for one question cost the next one: asked second instead of seen, {}.",
+                     fmt::join(lose, "; "));
+}
+
 // Only of caches that are smaller than f16, and only where it is a choice.
 std::string nearest_text(const WorkloadFinding& finding, const std::map<std::string, std::string>& names) {
   std::vector<const CacheFinding*> list;
@@ -306,6 +329,7 @@ std::vector<WorkloadFinding> find_answers(const StoredResults& results, std::spa
   for (const StoredTask& t : results.tasks) metric_of[t.task] = t.metric;
   const DocumentNumbers documents(results);
   const References full = references_of(results, kReferenceSpec);
+  const auto next_costs = next_question_costs(results);
   using Kind = std::pair<Workload, QuestionPosition>;
   std::map<Kind, std::map<std::string, std::vector<const Outcome*>>> done;
   for (const Outcome& o : results.outcomes) {
@@ -353,6 +377,8 @@ std::vector<WorkloadFinding> find_answers(const StoredResults& results, std::spa
       cache.pairs = spec == kReferenceSpec ? 0 : pool.pairs();
       cache.score = pool.score(compared, counted_as);
       cache.likelihood = pool.likelihood(compared);
+      const auto next = next_costs.find({workload, spec});
+      if (finding.position == QuestionPosition::kSecond && next != next_costs.end()) cache.next_question = next->second;
       for (const ReportRow* row : own) cache.failed += row->failed;
       add_costs(cache, own, full_rows);
       cache.loss = judge(cache, own);
@@ -386,6 +412,7 @@ Answer answer_of(const WorkloadFinding& finding, const std::map<std::string, std
   }
   if (!finding.has_reference) return answer;
   answer.few = few_text(finding);
+  answer.next = next_question_text(finding, names);
   answer.nearest = nearest_text(finding, names);
   for (const CacheFinding* c : others_in_order(finding)) answer.others.push_back(other_text(*c, names.at(c->spec)));
   return answer;

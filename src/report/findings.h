@@ -34,7 +34,8 @@ struct CacheFinding {
   int failed = 0;
   Measured score;  // over all samples of the kind
   Measured likelihood;
-  double ratio_low = 0;  // compression ratio over the tables
+  Measured next_question;  // of second questions: the likelihood lost beyond what is lost where the question was seen
+  double ratio_low = 0;    // compression ratio over the tables
   double ratio_high = 0;
   double ratio = 0;  // mean over the tables
   double fast_ratio = 0;
@@ -72,6 +73,7 @@ struct Answer {
   std::string claim;     // which cache to take, and what it saves
   std::string evidence;  // the differences it rests on; may be empty
   std::string few;       // on how few documents all this rests, and how wide that leaves the intervals; may be empty
+  std::string next;      // what choosing rows for one question cost the next one, of second questions; may be empty
   std::string nearest;   // which undecided cache is nearest to harmless; may be empty
   std::string cost;      // what it costs; may be empty
   std::vector<std::string>

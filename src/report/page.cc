@@ -154,10 +154,6 @@ PageContext::PageContext(const StoredResults& stored, std::span<const ReportRow>
   }
 }
 
-std::string question_suffix(QuestionPosition position) {
-  return position == QuestionPosition::kUnseen ? ", question unseen" : "";
-}
-
 std::string report_page(const StoredResults& results, std::span<const ReportRow> rows, const PageRequest& request) {
   const PageContext page(results, rows);
   const std::string title = headline(results);

@@ -195,6 +195,7 @@ void write_answers(Html& out, const PageContext& page) {
     if (!answer.few.empty()) out.element("p", fmt::format("Careful: {}.", answer.few), {{"class", "caution"}});
     write_answer_cautions(out, page, finding);
     if (!answer.evidence.empty()) out.element("p", answer.evidence);
+    if (!answer.next.empty()) out.element("p", answer.next);
     if (!answer.nearest.empty()) out.element("p", answer.nearest);
     if (!answer.cost.empty()) out.element("p", answer.cost);
     if (!answer.others.empty()) {

@@ -34,7 +34,6 @@ struct PageTable {
 
   Cell cell() const { return {task, context, position}; }
 };
-std::string question_suffix(QuestionPosition position);  // "" or ", question unseen"
 
 struct PageContext {
   const StoredResults& results;
@@ -43,7 +42,7 @@ struct PageContext {
   std::map<std::string, std::string> names;  // short
   std::map<std::string, int> styles;
   std::vector<PageTable> tables;
-  std::vector<PositionRow> positions;  // of the prompts that ran with the question seen and unseen
+  std::vector<PositionRow> positions;  // of the questions that ran seen and in another position
 
   PageContext(const StoredResults& stored, std::span<const ReportRow> all);
   const std::string& name(const std::string& spec) const { return names.at(spec); }

@@ -226,6 +226,23 @@ TEST(Page, ShowsTheQuestionSeenAndUnseenSideBySide) {
             std::string::npos);
 }
 
+TEST(Page, ShowsTheSecondQuestionBesideTheOtherPositions) {
+  StoredResults results = made_results(10);
+  add_unseen(results);
+  add_second(results);
+  const std::string html = page_of(results);
+  std::vector<std::string> captions;
+  for (const Element& e : named(parsed(html), "caption")) captions.push_back(e.text);
+  EXPECT_EQ(std::ranges::count_if(captions, [](const std::string& c) { return c.starts_with("Question seen or unseen"); }), 2);
+  EXPECT_EQ(
+      std::ranges::count_if(
+          captions, [](const std::string& c) { return c.starts_with("What choosing rows for one question cost the next"); }),
+      2);
+  for (const char* text : {"needle at 2,048 tokens, second question", "Questions with short answers, second question",
+                           "asked second instead of seen, kivi:bits=2 loses 0.300 nats per token more"})
+    EXPECT_NE(html.find(text), std::string::npos) << text;
+}
+
 Decisions made_decisions() {
   Decisions out;
   out.model = "tiny<b>";

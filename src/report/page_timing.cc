@@ -1,5 +1,6 @@
-// Two tables of a section: each cache alone, and the question seen and unseen.
+// Tables of a section: each cache alone, and the question seen and unseen, seen and asked second.
 #include <algorithm>
+#include <iterator>
 
 #include "report/page_parts.h"
 
@@ -37,6 +38,40 @@ void write_solo_row(Html& out, const PageContext& page, const ReportRow& r) {
   out.close();
 }
 
+// The rows of one other position; how many there were.
+std::size_t write_position_rows(Html& out, const PageContext& page, const PageTable& table, QuestionPosition position,
+                                std::string_view caption) {
+  std::vector<PositionRow> own;
+  for (const PositionRow& row : page.positions) {
+    if (row.task == table.task && row.context == table.context && row.position == position) own.push_back(row);
+  }
+  if (own.empty()) return 0;
+  const char* other = question_position_name(position);
+  std::ranges::stable_sort(own, {}, [&](const PositionRow& row) { return page.styles.at(row.spec); });
+  const bool scored = std::ranges::any_of(own, [](const PositionRow& r) { return r.score.mean.has_value(); });
+  std::vector<std::string> columns = {"cache"};
+  if (scored) columns.insert(columns.end(), {"score, seen", other, "difference, 95 %", "verdict"});
+  columns.insert(columns.end(), {"nats, seen", other, "difference, 95 %", "verdict", "prompts"});
+  open_table(out, caption, columns);
+  for (const PositionRow& row : own) {
+    open_cache_row(out, page, row.spec);
+    if (scored) {
+      cell(out, number_or_dash(row.score_seen, 1));
+      cell(out, number_or_dash(row.score.mean, 1));
+      cell(out, interval_or_dash(row.score, 1));
+      verdict_cell(out, row.score.verdict);
+    }
+    cell(out, row.likelihood_seen ? signed_text(*row.likelihood_seen, 3) : "–");
+    cell(out, row.likelihood.mean ? signed_text(*row.likelihood.mean, 3) : "–");
+    cell(out, interval_or_dash(row.likelihood, 3));
+    verdict_cell(out, row.likelihood.verdict);
+    cell(out, std::to_string(row.n));
+    out.close();
+  }
+  close_table(out);
+  return own.size();
+}
+
 }  // namespace
 
 void write_solo_table(Html& out, const PageContext& page, const PageTable& table) {
@@ -56,36 +91,26 @@ void write_solo_table(Html& out, const PageContext& page, const PageTable& table
   close_table(out);
 }
 
+// Once, where the question is seen: the sections of the other positions follow.
 void write_position_table(Html& out, const PageContext& page, const PageTable& table) {
-  std::vector<PositionRow> own;
-  for (const PositionRow& row : page.positions) {
-    if (row.task == table.task && row.context == table.context) own.push_back(row);
+  if (table.position != QuestionPosition::kSeen) return;
+  if (write_position_rows(out, page, table, QuestionPosition::kUnseen,
+                          "Question seen or unseen when the cache is sealed; differences of the same cache") > 0) {
+    std::vector<PositionRow> own;
+    std::ranges::copy_if(page.positions, std::back_inserter(own),
+                         [&](const PositionRow& row) { return row.task == table.task && row.context == table.context; });
+    out.element("p", position_floor(own), {{"class", "small"}});
   }
-  // Once, where the question is seen: the section of the other position follows.
-  if (own.empty() || table.position != QuestionPosition::kSeen) return;
-  std::ranges::stable_sort(own, {}, [&](const PositionRow& row) { return page.styles.at(row.spec); });
-  const bool scored = std::ranges::any_of(own, [](const PositionRow& r) { return r.score.mean.has_value(); });
-  std::vector<std::string> columns = {"cache"};
-  if (scored) columns.insert(columns.end(), {"score, seen", "unseen", "difference, 95 %", "verdict"});
-  columns.insert(columns.end(), {"nats, seen", "unseen", "difference, 95 %", "verdict", "prompts"});
-  open_table(out, "Question seen or unseen when the cache is sealed; differences of the same cache", columns);
-  for (const PositionRow& row : own) {
-    open_cache_row(out, page, row.spec);
-    if (scored) {
-      cell(out, number_or_dash(row.score_seen, 1));
-      cell(out, number_or_dash(row.score.mean, 1));
-      cell(out, interval_or_dash(row.score, 1));
-      verdict_cell(out, row.score.verdict);
-    }
-    cell(out, row.likelihood_seen ? signed_text(*row.likelihood_seen, 3) : "–");
-    cell(out, row.likelihood.mean ? signed_text(*row.likelihood.mean, 3) : "–");
-    cell(out, interval_or_dash(row.likelihood, 3));
-    verdict_cell(out, row.likelihood.verdict);
-    cell(out, std::to_string(row.n));
-    out.close();
+  if (write_position_rows(out, page, table, QuestionPosition::kSecond,
+                          "What choosing rows for one question cost the next one: question seen, or asked second; differences of "
+                          "the loss to full") > 0) {
+    out.element(
+        "p",
+        "Second: the cache was sealed with another question about the document in its context, whose answer and this "
+        "question then followed in a conversation. The difference is what a cache loses to full there beyond what it loses "
+        "to full where this question was seen: the conversation changes full's answers, too, and that is no cost of a cache.",
+        {{"class", "small"}});
   }
-  close_table(out);
-  out.element("p", position_floor(own), {{"class", "small"}});
 }
 
 }  // namespace kvartet

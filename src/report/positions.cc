@@ -18,27 +18,93 @@
 namespace kvartet {
 namespace {
 
+constexpr const char* kReference = "full";
+
+// One question through one cache, seen and in another position, and through `full` likewise where it has been.
+struct TwoAnswers {
+  const Outcome* seen = nullptr;
+  const Outcome* other = nullptr;
+  const Outcome* full_seen = nullptr;
+  const Outcome* full_other = nullptr;
+  int document = 0;
+
+  bool second() const { return other->key.position == QuestionPosition::kSecond; }
+};
+
+using Figure = std::optional<double> Outcome::*;
+
+std::optional<double> change(const Outcome* from, const Outcome* to, Figure figure) {
+  if (from == nullptr || to == nullptr || !(from->*figure) || !(to->*figure)) return std::nullopt;
+  return *(to->*figure) - *(from->*figure);
+}
+
+// Of the cache, or for a second question of its loss.
+std::optional<double> cost(const TwoAnswers& a, Figure figure) {
+  const std::optional<double> own = change(a.seen, a.other, figure);
+  if (!a.second()) return own;
+  const std::optional<double> of_full = change(a.full_seen, a.full_other, figure);
+  if (!own || !of_full || a.seen->spec == kReference) return std::nullopt;
+  return *own - *of_full;
+}
+
 struct Pool {
-  int n = 0;
   struct Figures {
-    std::vector<double> seen, unseen;
+    std::vector<double> seen, other;
     PairedDifferences differences;
 
-    void add(const std::optional<double>& a, const std::optional<double>& b, int document) {
-      if (!a || !b) return;
-      seen.push_back(*a);
-      unseen.push_back(*b);
-      differences.add(*b - *a, document);
+    void add(const TwoAnswers& answers, Figure figure) {
+      if (!(answers.seen->*figure) || !(answers.other->*figure)) return;
+      seen.push_back(*(answers.seen->*figure));
+      other.push_back(*(answers.other->*figure));
+      if (const std::optional<double> x = cost(answers, figure)) differences.add(*x, answers.document);
+    }
+    Measured measured(ScoreKind kind, double scale, double margin) const {
+      return measured_from(other, differences, !differences.values.empty(), kind, scale, margin);
     }
   };
+  int n = 0;
   Figures score, likelihood;
 
-  void add(const Outcome& seen, const Outcome& unseen, int document) {
+  void add(const TwoAnswers& answers) {
     ++n;
-    score.add(seen.score, unseen.score, document);
-    likelihood.add(seen.gold_log_likelihood, unseen.gold_log_likelihood, document);
+    score.add(answers, &Outcome::score);
+    likelihood.add(answers, &Outcome::gold_log_likelihood);
   }
+  Measured nats() const { return likelihood.measured(ScoreKind::kMeasurement, 1, kLikelihoodMargin); }
 };
+
+// In the order of the outcomes that are seen.
+std::vector<TwoAnswers> answers_in_two_positions(const StoredResults& results) {
+  const DocumentNumbers documents(results);
+  std::map<SampleKey, std::pair<std::string, std::string>> texts;  // hashes of the prompt and of the document
+  for (const SampleRecord& s : results.samples) texts[s.key] = {s.prompt_hash, s.document};
+  std::map<std::pair<SampleKey, std::string>, const Outcome*> done;
+  for (const Outcome& o : results.outcomes) {
+    if (!o.failed()) done[{o.key, o.spec}] = &o;
+  }
+  const auto find = [&](const SampleKey& key, const std::string& spec) {
+    const auto it = done.find({key, spec});
+    return it == done.end() ? nullptr : it->second;
+  };
+  const auto same = [&](const SampleKey& seen, const SampleKey& other) {
+    const auto& [prompt, document] = texts[seen];
+    const auto& [other_prompt, other_document] = texts[other];
+    return other.position == QuestionPosition::kSecond ? document == other_document : prompt == other_prompt;
+  };
+  const std::set<SampleKey> decided = samples_decided_by_prefill(results);
+  std::vector<TwoAnswers> out;
+  for (const Outcome& seen : results.outcomes) {
+    if (seen.key.position != QuestionPosition::kSeen || seen.failed() || decided.contains(seen.key)) continue;
+    for (const QuestionPosition position : {QuestionPosition::kUnseen, QuestionPosition::kSecond}) {
+      SampleKey key = seen.key;
+      key.position = position;
+      const Outcome* other = find(key, seen.spec);
+      if (other == nullptr || !same(seen.key, key)) continue;
+      out.push_back({&seen, other, find(seen.key, kReference), find(key, kReference), documents.of(seen.key)});
+    }
+  }
+  return out;
+}
 
 // The differences of one cache over all tables.
 struct OwnDifferences {
@@ -50,7 +116,7 @@ struct OwnDifferences {
 OwnDifferences differences_of(std::span<const PositionRow> rows, std::string_view spec) {
   OwnDifferences out;
   for (const PositionRow& row : rows) {
-    if (row.spec != spec || !row.likelihood.difference) continue;
+    if (row.position != QuestionPosition::kUnseen || row.spec != spec || !row.likelihood.difference) continue;
     out.prompts += row.n;
     out.sum += row.n * *row.likelihood.difference;
     out.largest = std::max(out.largest, row.largest_likelihood_difference);
@@ -74,47 +140,46 @@ std::optional<double> mean_of(const std::vector<double>& x, double scale) {
 }  // namespace
 
 std::vector<PositionRow> position_rows(const StoredResults& results) {
-  const DocumentNumbers documents(results);
   std::map<std::string, std::string> metric_of;
   for (const StoredTask& t : results.tasks) metric_of[t.task] = t.metric;
-  std::map<SampleKey, std::string> hash_of;
-  for (const SampleRecord& s : results.samples) hash_of[s.key] = s.prompt_hash;
-  std::map<std::pair<SampleKey, std::string>, const Outcome*> unseen;
-  for (const Outcome& o : results.outcomes) {
-    if (o.key.position == QuestionPosition::kUnseen && !o.failed()) unseen[{o.key, o.spec}] = &o;
-  }
-
-  const std::set<SampleKey> decided = samples_decided_by_prefill(results);
-  using RowKey = std::tuple<std::string, int, std::string>;
+  using RowKey = std::tuple<std::string, int, std::string, QuestionPosition>;
   std::vector<RowKey> order;
   std::map<RowKey, Pool> pools;
-  for (const Outcome& seen : results.outcomes) {
-    if (seen.key.position != QuestionPosition::kSeen || seen.failed() || decided.contains(seen.key)) continue;
-    SampleKey other = seen.key;
-    other.position = QuestionPosition::kUnseen;
-    const auto it = unseen.find({other, seen.spec});
-    if (it == unseen.end() || hash_of[seen.key] != hash_of[other]) continue;
-    const RowKey key = {seen.key.task, seen.key.context, seen.spec};
+  for (const TwoAnswers& answers : answers_in_two_positions(results)) {
+    const SampleKey& other = answers.other->key;
+    const RowKey key = {other.task, other.context, answers.other->spec, other.position};
     Pool& pool = pools[key];
     if (pool.n == 0) order.push_back(key);
-    pool.add(seen, *it->second, documents.of(seen.key));
+    pool.add(answers);
   }
+  std::ranges::stable_sort(order, {}, [](const RowKey& key) { return std::get<QuestionPosition>(key); });
 
   std::vector<PositionRow> out;
   for (const RowKey& key : order) {
     const Pool& pool = pools[key];
     PositionRow row;
-    std::tie(row.task, row.context, row.spec) = key;
+    std::tie(row.task, row.context, row.spec, row.position) = key;
     row.n = pool.n;
     row.score_seen = mean_of(pool.score.seen, 100);
-    row.score = measured_from(pool.score.unseen, pool.score.differences, true, score_kind(metric_of[row.task]), 100,
-                              score_margin(row.score_seen.value_or(0) / 100));
+    row.score = pool.score.measured(score_kind(metric_of[row.task]), 100, score_margin(row.score_seen.value_or(0) / 100));
     row.likelihood_seen = mean_of(pool.likelihood.seen, 1);
-    row.likelihood =
-        measured_from(pool.likelihood.unseen, pool.likelihood.differences, true, ScoreKind::kMeasurement, 1, kLikelihoodMargin);
+    row.likelihood = pool.nats();
     row.largest_likelihood_difference = largest_of(pool.likelihood.differences.values);
     out.push_back(std::move(row));
   }
+  return out;
+}
+
+std::map<std::pair<Workload, std::string>, Measured> next_question_costs(const StoredResults& results) {
+  std::map<std::string, std::string> metric_of;
+  for (const StoredTask& t : results.tasks) metric_of[t.task] = t.metric;
+  std::map<std::pair<Workload, std::string>, Pool> pools;
+  for (const TwoAnswers& answers : answers_in_two_positions(results)) {
+    if (!answers.second() || answers.other->spec == kReference) continue;
+    pools[{workload_of(metric_of[answers.other->key.task]), answers.other->spec}].add(answers);
+  }
+  std::map<std::pair<Workload, std::string>, Measured> out;
+  for (const auto& [key, pool] : pools) out[key] = pool.nats();
   return out;
 }
 
@@ -141,15 +206,16 @@ nlohmann::json positions_json(std::span<const PositionRow> rows) {
     out.push_back({{"task", r.task},
                    {"context", r.context},
                    {"spec", r.spec},
+                   {"question_position", question_position_name(r.position)},
                    {"n", r.n},
                    {"score_seen", optional_json(r.score_seen)},
-                   {"score_unseen", optional_json(r.score.mean)},
+                   {fmt::format("score_{}", question_position_name(r.position)), optional_json(r.score.mean)},
                    {"difference", optional_json(r.score.difference)},
                    {"low", optional_json(r.score.low)},
                    {"high", optional_json(r.score.high)},
                    {"verdict", verdict_name(r.score.verdict)},
                    {"likelihood_seen", optional_json(r.likelihood_seen)},
-                   {"likelihood_unseen", optional_json(r.likelihood.mean)},
+                   {fmt::format("likelihood_{}", question_position_name(r.position)), optional_json(r.likelihood.mean)},
                    {"likelihood_difference", optional_json(r.likelihood.difference)},
                    {"likelihood_low", optional_json(r.likelihood.low)},
                    {"likelihood_high", optional_json(r.likelihood.high)},

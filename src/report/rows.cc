@@ -295,8 +295,7 @@ std::vector<RowTable> tables_of(std::span<const ReportRow> rows, const std::func
 }
 
 std::string cell_name(const Cell& cell) {
-  return fmt::format("{} at {} tokens{}", cell.task, cell.context,
-                     cell.position == QuestionPosition::kUnseen ? ", question unseen" : "");
+  return fmt::format("{} at {} tokens{}", cell.task, cell.context, question_suffix(cell.position));
 }
 
 std::vector<std::string> report_caveats(const StoredResults& results, std::span<const ReportRow> rows) {

@@ -121,7 +121,7 @@ struct RowTable {
 std::vector<RowTable> tables_of(
     std::span<const ReportRow> rows, const std::function<bool(const ReportRow&)>& keep = [](const ReportRow&) { return true; });
 
-std::string cell_name(const Cell& cell);  // "needle at 2048 tokens", "needle at 2048 tokens, question unseen"
+std::string cell_name(const Cell& cell);  // "needle at 2048 tokens", "needle at 2048 tokens, second question"
 
 // What a reader must know before comparing rows: failures, several machines, shared timing. One sentence each.
 std::vector<std::string> report_caveats(const StoredResults& results, std::span<const ReportRow> rows);

@@ -1,4 +1,4 @@
-// The blocks behind the main tables: how long the answers are, each cache alone, the question seen and unseen.
+// The blocks behind the main tables: how long the answers are, each cache alone, the question seen, unseen and asked second.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -66,6 +66,22 @@ std::string position_line(const PositionRow& r, std::size_t width) {
   return spec_line(r.spec, width, columns);
 }
 
+// Rows of one position, a block for each table.
+std::string position_blocks(std::span<const PositionRow> rows, std::string_view what, std::size_t width) {
+  std::string out;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const PositionRow& r = rows[i];
+    if (i == 0 || rows[i - 1].task != r.task || rows[i - 1].context != r.context) {
+      const char* other = question_position_name(r.position);
+      out += block_begin(fmt::format("{}: {}", cell_name({r.task, r.context}), what), width,
+                         fmt::format("{:>4} {:>6} {:>6} {:>13} {:<11} {:>7} {:>7} {:>14} {:<11}", "n", "seen", other,
+                                     "score, 95%", "verdict", "seen", other, "nats, 95%", "verdict"));
+    }
+    out += position_line(r, width);
+  }
+  return out;
+}
+
 }  // namespace
 
 std::string answers_text(std::span<const ReportRow> rows, std::size_t width) {
@@ -103,19 +119,23 @@ std::string alone_text(std::span<const ReportRow> rows, std::size_t width) {
 
 std::string positions_text(const StoredResults& results, std::size_t width) {
   const std::vector<PositionRow> rows = position_rows(results);
-  if (rows.empty()) return "";
+  const auto is_second = [](const PositionRow& r) { return r.position == QuestionPosition::kSecond; };
+  const auto first_second = std::ranges::find_if(rows, is_second);
+  const std::span unseen(rows.begin(), first_second);
+  const std::span second(first_second, rows.end());
   std::string out;
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    const PositionRow& r = rows[i];
-    if (i == 0 || rows[i - 1].task != r.task || rows[i - 1].context != r.context) {
-      out +=
-          block_begin(fmt::format("{}: question seen or unseen when the cache is sealed", cell_name({r.task, r.context})), width,
-                      fmt::format("{:>4} {:>6} {:>6} {:>13} {:<11} {:>7} {:>7} {:>14} {:<11}", "n", "seen", "unseen",
-                                  "score, 95%", "verdict", "seen", "unseen", "nats, 95%", "verdict"));
-    }
-    out += position_line(r, width);
+  if (!unseen.empty()) {
+    out += position_blocks(unseen, "question seen or unseen when the cache is sealed", width);
+    out += wrap_text("95%: interval of the paired difference unseen minus seen, of the same cache. " + position_floor(rows));
   }
-  return out + wrap_text("95%: interval of the paired difference unseen minus seen, of the same cache. " + position_floor(rows));
+  if (!second.empty()) {
+    out += position_blocks(second, "what choosing rows for one question cost the next one", width);
+    out += wrap_text(
+        "seen: the cache was sealed with the question in its context. second: with another question about the document, whose "
+        "answer and the question then followed. 95%: interval of what a cache loses to full second beyond what it loses to full "
+        "seen, on the same questions: the conversation changes full's answers, too, and that is no cost of a cache.");
+  }
+  return out;
 }
 
 }  // namespace kvartet

@@ -29,6 +29,6 @@ std::string wrap_text(std::string_view text);
 // The blocks behind the main tables; "" where there is nothing to say.
 std::string answers_text(std::span<const ReportRow> rows, std::size_t width);  // lengths of the answers, where caches acted
 std::string alone_text(std::span<const ReportRow> rows, std::size_t width);    // each cache alone
-std::string positions_text(const StoredResults& results, std::size_t width);   // question seen and unseen
+std::string positions_text(const StoredResults& results, std::size_t width);   // question seen, unseen, second
 
 }  // namespace kvartet

@@ -12,8 +12,7 @@ namespace kvartet {
 namespace {
 
 std::string heading(const ReportRow& first) {
-  std::string out = fmt::format("{}, context {}{}: {}", first.task, first.context,
-                                first.position == QuestionPosition::kUnseen ? ", question unseen" : "",
+  std::string out = fmt::format("{}, context {}{}: {}", first.task, first.context, question_suffix(first.position),
                                 counted(first.n + first.failed, "sample"));
   if (first.n > 0) out += fmt::format(", {:.0f} prompt tokens on average", first.prompt_tokens);
   if (!first.metric.empty()) out += fmt::format(", score: {}", first.metric);

@@ -8,8 +8,8 @@
 
 namespace kvartet {
 
-// One block per cell, one line per cache (two where the spec is long); then what each cache did alone, with the question unseen,
-// and how long its answers are; then the legend and the caveats.
+// One block per cell, one line per cache (two where the spec is long); then what each cache did alone, with the question unseen
+// or asked second, and how long its answers are; then the legend and the caveats.
 std::string text_table(const StoredResults& results, std::span<const ReportRow> rows);
 
 }  // namespace kvartet

@@ -179,6 +179,60 @@ TEST(Positions, AnswersOfOneTokenAreLeftOut) {
   for (const PositionRow& row : position_rows(results)) EXPECT_EQ(row.n, 3) << row.spec;
 }
 
+// The conversation takes 0.1 nats from every cache, full too: no cost of theirs.
+TEST(Positions, ASecondQuestionCostsWhatItLosesToFullBeyondTheQuestionSeen) {
+  StoredResults results = made_results(10);
+  add_unseen(results);
+  add_second(results);
+  const std::vector<PositionRow> rows = position_rows(results);
+  ASSERT_EQ(rows.size(), 12U);
+  for (std::size_t i = 0; i < 12; ++i) EXPECT_EQ(rows[i].position, i < 6 ? QuestionPosition::kUnseen : QuestionPosition::kSecond);
+  const PositionRow& full = rows[6];
+  EXPECT_EQ(full.spec, "full");
+  EXPECT_NEAR(*full.likelihood_seen, -0.2, 1e-12);
+  EXPECT_NEAR(*full.likelihood.mean, -0.3, 1e-12);
+  EXPECT_FALSE(full.likelihood.difference.has_value());
+  EXPECT_EQ(full.likelihood.verdict, Verdict::kNone);
+  EXPECT_NEAR(*rows[7].likelihood.difference, 0, 1e-12);
+  EXPECT_EQ(rows[7].likelihood.verdict, Verdict::kSame);
+  EXPECT_EQ(rows[8].spec, kTwo);
+  EXPECT_NEAR(*rows[8].likelihood.difference, -0.3, 1e-12);
+  EXPECT_EQ(rows[8].likelihood.verdict, Verdict::kWorse);
+  EXPECT_NEAR(*rows[8].score.difference, 0, 1e-12);
+
+  const auto costs = next_question_costs(results);
+  ASSERT_EQ(costs.size(), 2U);
+  EXPECT_NEAR(*costs.at({Workload::kQuestions, kTwo}).difference, -0.3, 1e-12);
+
+  const std::vector<ReportRow> cells = report_rows(results);
+  EXPECT_NEAR(*row_of(cells, kTwo, 2048, QuestionPosition::kSecond).likelihood.difference, -0.7, 1e-3);
+  const nlohmann::json json = report_json(results, cells)["positions"];
+  EXPECT_EQ(json[0]["question_position"], "unseen");
+  EXPECT_EQ(json[8]["question_position"], "second");
+  EXPECT_NEAR(json[8]["likelihood_second"].get<double>(), -1, 1e-3);
+  EXPECT_FALSE(json[8].contains("likelihood_unseen"));
+  const std::string table = text_table(results, cells);
+  EXPECT_NE(table.find("question=seen+unseen+second"), std::string::npos) << table;
+  EXPECT_NE(table.find("needle, context 2048, second question: 10 samples"), std::string::npos) << table;
+  EXPECT_NE(table.find("needle at 4096 tokens: what choosing rows for one question cost the next one"), std::string::npos)
+      << table;
+  std::istringstream lines(table);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 120U) << line;
+}
+
+TEST(Positions, SecondQuestionsAboutAnotherDocumentAreNoPairs) {
+  StoredResults results = made_results(6);
+  add_second(results);
+  for (SampleRecord& s : results.samples)
+    s.document = s.key.sample == "1" && s.key.position == QuestionPosition::kSecond ? "another" : "d" + s.key.sample;
+  const std::vector<PositionRow> rows = position_rows(results);
+  EXPECT_EQ(rows[0].n, 5);
+  // Without full nothing tells what the conversation changed.
+  std::erase_if(results.outcomes, [](const Outcome& o) { return o.spec == "full"; });
+  EXPECT_FALSE(position_rows(results)[0].likelihood.difference.has_value());
+  EXPECT_TRUE(position_rows(results)[0].likelihood.mean.has_value());
+}
+
 TEST(Positions, OnlyPromptsThatAreTheSameCount) {
   StoredResults results = made_results(4);
   add_unseen(results);

@@ -181,11 +181,13 @@ Result<std::vector<EvidenceCell>> Store::evidence() {
                                "SELECT task, context, sample, {0} AS position, spec, gold_log_likelihood, score FROM outcomes "
                                "WHERE error = '' ORDER BY task, context, position, sample, spec",
                                position)));
-  // The same prompt, answer and document for both positions of the question; one of them may be of an older format.
+  // The same prompt, answer and document with the question seen and unseen; one of them may be of an older format. The prompt of
+  // a second question is another.
+  KV_ASSIGN(const std::string sample_position, position_column("samples"));
   KV_ASSIGN(Statement known,
             database_.prepare(fmt::format("SELECT prompt_tokens, gold_tokens, {0} FROM samples WHERE task = ? AND "
-                                          "context = ? AND sample = ? ORDER BY {0} DESC LIMIT 1",
-                                          format_ < 4 ? "''" : "document")));
+                                          "context = ? AND sample = ? AND ({1} = 'second') = ? ORDER BY {0} DESC LIMIT 1",
+                                          format_ < 4 ? "''" : "document", sample_position)));
   Tallies tallies;
   SampleRecord sample;
   std::vector<Seen> seen;
@@ -199,7 +201,8 @@ Result<std::vector<EvidenceCell>> Store::evidence() {
       sample = {};
       sample.key = std::move(next);
       known.reset();
-      KV_ASSIGN(const bool found, known.bind(sample.key.task).bind(sample.key.context).bind(sample.key.sample).step());
+      known.bind(sample.key.task).bind(sample.key.context).bind(sample.key.sample);
+      KV_ASSIGN(const bool found, known.flag(sample.key.position == QuestionPosition::kSecond).step());
       sample.prompt_tokens = found ? static_cast<int>(known.integer()) : sample.key.context;
       sample.gold_tokens = found ? static_cast<int>(known.integer()) : 0;
       sample.document = found ? known.text() : "";

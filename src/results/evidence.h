@@ -30,7 +30,7 @@ struct Moments {
 struct EvidenceCell {
   std::string model_hash;
   std::string model_name;
-  std::string parameters;  // "question=seen" or "question=unseen", and RunIdentity::parameters where there are any
+  std::string parameters;  // "question=seen", "=unseen" or "=second", and RunIdentity::parameters where there are any
   std::string task;
   std::string metric;
   int context = 0;

@@ -4,6 +4,7 @@
 // one task at one context length. An outcome is one sample seen through one cache.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -38,9 +39,13 @@ struct RunRecord {
 enum class QuestionPosition : std::uint8_t {
   kSeen,    // the caches are sealed after the whole prompt
   kUnseen,  // sealed after the document; the question comes as an extension
+  kSecond,  // sealed after the whole prompt of another question about the document; its answer and the question come as an
+            // extension
 };
-const char* question_position_name(QuestionPosition position);  // "seen", "unseen"
+inline constexpr std::array kQuestionPositions = {QuestionPosition::kSeen, QuestionPosition::kUnseen, QuestionPosition::kSecond};
+const char* question_position_name(QuestionPosition position);  // "seen", "unseen", "second"
 std::optional<QuestionPosition> find_question_position(std::string_view name);
+std::string question_suffix(QuestionPosition position);  // "", ", question unseen", ", second question": behind a table's name
 
 // The prompts that stand in one table, and are compared with each other only.
 struct Cell {
@@ -50,7 +55,8 @@ struct Cell {
   auto operator<=>(const Cell&) const = default;
 };
 
-// One prompt, sealed in one way. The same prompt with its question seen and unseen is two samples of the same id and hash.
+// One prompt, sealed in one way. The same prompt with its question seen and unseen is two samples of the same id and hash; asked
+// second, the question has the same id but another prompt, which begins with that of the question before it.
 struct SampleKey {
   std::string task;
   int context = 0;
@@ -154,7 +160,7 @@ struct StoredResults {
   std::vector<SoloRun> solo;
 };
 
-// "question=seen", "question=unseen", "question=seen+unseen", and RunIdentity::parameters where there are any.
+// "question=seen", "question=unseen", "question=seen+unseen+second", and RunIdentity::parameters where there are any.
 std::string parameters_text(const StoredResults& results);
 
 }  // namespace kvartet

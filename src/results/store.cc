@@ -140,9 +140,12 @@ Status Store::add_task(const std::string& task, const std::string& metric) {
 
 Result<std::vector<std::string>> Store::missing(const SampleKey& key, const std::string& prompt_hash,
                                                 std::span<const std::string> specs) {
-  // With its question seen or unseen, a prompt is the same.
-  KV_ASSIGN(Statement sample, database_.prepare("SELECT prompt_hash FROM samples WHERE task = ? AND context = ? AND sample = ?"));
-  KV_ASSIGN(const bool known, sample.bind(key.task).bind(key.context).bind(key.sample).step());
+  // With its question seen or unseen, a prompt is the same; with its question asked second, another.
+  KV_ASSIGN(Statement sample,
+            database_.prepare("SELECT prompt_hash FROM samples WHERE task = ? AND context = ? AND sample = ? AND "
+                              "(question_position = 'second') = ?"));
+  sample.bind(key.task).bind(key.context).bind(key.sample).flag(key.position == QuestionPosition::kSecond);
+  KV_ASSIGN(const bool known, sample.step());
   if (!known) return std::vector<std::string>(specs.begin(), specs.end());
   const std::string stored = sample.text();
   if (stored != prompt_hash) {
@@ -163,7 +166,7 @@ Result<std::vector<std::string>> Store::missing(const SampleKey& key, const std:
 }
 
 Status Store::note_document(const SampleRecord& s) {
-  // Both positions are named so that each is found by its key.
+  // Both positions are named so that each is found by its key. What was asked second has known its document from the beginning.
   KV_ASSIGN(Statement update,
             database_.prepare("UPDATE samples SET document = ? WHERE task = ? AND context = ? AND question_position IN ('seen', "
                               "'unseen') AND sample = ? AND prompt_hash = ? AND document = ''"));
@@ -278,7 +281,7 @@ Result<std::vector<SampleRecord>> Store::load_samples() {
   KV_ASSIGN(Statement row, database_.prepare(fmt::format(
                                "SELECT s.task, context, sample, {0} AS position, s.ordinal, prompt_hash, prompt_tokens, "
                                "dropped_tokens, gold_tokens, length, answers, classes, {1} FROM samples s LEFT JOIN tasks t "
-                               "USING(task) ORDER BY t.ordinal, context, position, s.ordinal",
+                               "USING(task) ORDER BY t.ordinal, context, position = 'second', position, s.ordinal",
                                position, added)));
   std::vector<SampleRecord> out;
   for (;;) {
@@ -313,10 +316,10 @@ Result<std::vector<Outcome>> Store::load_outcomes() {
   constexpr std::string_view kStored = "o.question_position";
   columns.replace(columns.find(kStored), kStored.size(), position);
   KV_ASSIGN(Statement row, database_.prepare(fmt::format(
-                               "SELECT {} FROM outcomes o JOIN samples s ON s.task = o.task AND s.context = o.context AND "
-                               "{} = {} AND s.sample = o.sample LEFT JOIN tasks t ON t.task = o.task JOIN caches c ON "
-                               "c.spec = o.spec ORDER BY t.ordinal, o.context, {}, s.ordinal, c.ordinal",
-                               columns, sample_position, position, position)));
+                               "SELECT {0} FROM outcomes o JOIN samples s ON s.task = o.task AND s.context = o.context AND "
+                               "{1} = {2} AND s.sample = o.sample LEFT JOIN tasks t ON t.task = o.task JOIN caches c ON "
+                               "c.spec = o.spec ORDER BY t.ordinal, o.context, {2} = 'second', {2}, s.ordinal, c.ordinal",
+                               columns, sample_position, position)));
   std::vector<Outcome> out;
   for (;;) {
     KV_ASSIGN(const bool more, row.step());

@@ -131,11 +131,11 @@ TEST_F(StoreTest, TablesThatAreNotOursAreBadInput) {
 
 TEST_F(StoreTest, AFormatOfTheFutureIsRefused) {
   ASSERT_TRUE(open(run()).ok());
-  ASSERT_TRUE(Database::open(folder() + "/results.sqlite", Access::kReadWrite).value().execute("PRAGMA user_version = 5").ok());
+  ASSERT_TRUE(Database::open(folder() + "/results.sqlite", Access::kReadWrite).value().execute("PRAGMA user_version = 6").ok());
   const Result<Store> r = Store::open_for_reading(FileSystem::real(), folder());
   ASSERT_FALSE(r.ok());
   EXPECT_EQ(r.status().code(), Code::kBadInput);
-  EXPECT_NE(r.status().message().find("format 5"), std::string::npos);
+  EXPECT_NE(r.status().message().find("format 6"), std::string::npos);
   EXPECT_EQ(open(run()).status().code(), Code::kBadInput);
 }
 

@@ -88,6 +88,7 @@ Result<std::int64_t> single_integer(Database& database, std::string_view sql) {
 }
 
 Status renew(Database& database, std::int64_t version) {
+  if (version == 4) return {};  // the same tables, without second questions: programs of then would take them for seen ones
   if (version == 3) return database.execute(kFormat3To4);
   if (version == 1) KV_TRY(database.execute(kFormat1To2));
   KV_ASSIGN(const QuestionPosition position, position_of_old_store(database));

@@ -10,7 +10,7 @@
 
 namespace kvartet {
 
-inline constexpr std::int64_t kStoreFormat = 4;
+inline constexpr std::int64_t kStoreFormat = 5;
 inline constexpr std::int64_t kOldestStoreFormat = 1;
 
 std::string store_path(const std::string& directory);

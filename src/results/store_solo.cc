@@ -68,11 +68,12 @@ Status Store::merge_solo(std::span<const SoloRun> theirs, const std::map<std::in
 Result<std::vector<SoloRun>> Store::load_solo() {
   std::vector<SoloRun> out;
   if (format_ < 3) return out;  // older formats have no such table
-  KV_ASSIGN(Statement row, database_.prepare(fmt::format(
-                               "SELECT {} FROM solo LEFT JOIN (SELECT task AS t, ordinal AS task_ordinal FROM tasks) ON t = task "
-                               "LEFT JOIN (SELECT spec AS c, ordinal AS cache_ordinal FROM caches) ON c = spec "
-                               "ORDER BY task_ordinal, context, question_position, sample, cache_ordinal, repeat",
-                               kSoloColumns)));
+  KV_ASSIGN(Statement row,
+            database_.prepare(fmt::format(
+                "SELECT {} FROM solo LEFT JOIN (SELECT task AS t, ordinal AS task_ordinal FROM tasks) ON t = task "
+                "LEFT JOIN (SELECT spec AS c, ordinal AS cache_ordinal FROM caches) ON c = spec "
+                "ORDER BY task_ordinal, context, question_position = 'second', question_position, sample, cache_ordinal, repeat",
+                kSoloColumns)));
   for (;;) {
     KV_ASSIGN(const bool more, row.step());
     if (!more) return out;

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "results/store_fixture.h"
+#include "results/store_schema.h"
 
 namespace kvartet {
 namespace {
@@ -284,6 +285,68 @@ TEST_F(StoreTest, PositionsOfTheQuestionAreApart) {
   EXPECT_DOUBLE_EQ(cells[0].score.mean, 0);
   EXPECT_EQ(cells[1].parameters, "question=unseen");
   EXPECT_DOUBLE_EQ(cells[1].score.mean, 0.5);
+}
+
+// A second question has the id and the document of the same question seen, but a prompt of its own.
+TEST_F(StoreTest, SecondQuestionsAreApartAndHaveTheirOwnPrompts) {
+  Store store = open(run()).value();
+  ASSERT_TRUE(store.add_task("needle", "contains").ok());
+  const std::vector<std::string> specs = {"full", "kivi"};
+  const auto lossy = [](const SampleRecord& s, double loss) {
+    std::vector<Outcome> both = {outcome(0, "full", 1), outcome(0, "kivi", 1 - loss)};
+    for (Outcome& o : both) o.key = s.key;
+    return both;
+  };
+  SampleRecord second = sample(0, "cc");
+  second.key.position = QuestionPosition::kSecond;
+  second.prompt_tokens = 2222;
+  SampleRecord unseen = sample(0);
+  unseen.key.position = QuestionPosition::kUnseen;
+  EXPECT_EQ(store.missing(second.key, "cc", specs).value(), specs);
+  ASSERT_TRUE(store.finish_sample(second, lossy(second, 0.75)).ok());
+  EXPECT_EQ(store.missing(sample(0).key, "aa", specs).value(), specs);
+  ASSERT_TRUE(store.finish_sample(unseen, lossy(unseen, 0.5)).ok());
+  ASSERT_TRUE(store.finish_sample(sample(0), lossy(sample(0), 0.25)).ok());
+  EXPECT_TRUE(store.missing(second.key, "cc", specs).value().empty());
+  EXPECT_EQ(store.missing(second.key, "aa", specs).status().code(), Code::kUsage);
+  EXPECT_EQ(store.missing(sample(0).key, "cc", specs).status().code(), Code::kUsage);
+
+  const StoredResults r = Store::open_for_reading(FileSystem::real(), folder()).value().load().value();
+  ASSERT_EQ(r.samples.size(), 3U);
+  ASSERT_EQ(r.outcomes.size(), 6U);
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(r.samples[i].key.position, kQuestionPositions[i]);
+    EXPECT_EQ(r.outcomes[2 * i].key.position, kQuestionPositions[i]);
+  }
+  EXPECT_EQ(r.samples[2].prompt_hash, "cc");
+  EXPECT_EQ(parameters_text(r), "question=seen+unseen+second");
+
+  std::vector<EvidenceCell> cells = store.evidence().value();
+  ASSERT_EQ(cells.size(), 3U);
+  std::vector<EvidenceCell> in_memory = evidence_of(r);
+  EXPECT_EQ(in_memory, cells);
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(cells[i].parameters, std::string("question=") + question_position_name(kQuestionPositions[i]));
+    EXPECT_DOUBLE_EQ(cells[i].score.mean, 0.25 * static_cast<double>(i + 1));
+    EXPECT_EQ(cells[i].prompt_tokens, i == 2 ? 2222 : sample(0).prompt_tokens);
+  }
+  EXPECT_EQ(find_question_position("second"), QuestionPosition::kSecond);
+}
+
+// Format 4 is format 5 without second questions: read as it is, and renewed so that programs of then do not take them for others.
+TEST_F(StoreTest, Format4IsReadAndRenewed) {
+  const std::vector<Outcome> done = {outcome(0, "full"), outcome(0, "kivi", 0.5)};
+  ASSERT_TRUE(open(run()).value().finish_sample(sample(0), done).ok());
+  const std::string path = folder() + "/results.sqlite";
+  ASSERT_TRUE(Database::open(path, Access::kReadWrite).value().execute("PRAGMA user_version = 4").ok());
+  {
+    Store old = Store::open_for_reading(FileSystem::real(), folder()).value();
+    EXPECT_EQ(old.load().value().outcomes.size(), 2U);
+    EXPECT_EQ(old.evidence().value().size(), 1U);
+  }
+  EXPECT_EQ(open(run()).value().load().value().outcomes.size(), 2U);
+  Database database = Database::open(path, Access::kReadOnly).value();
+  EXPECT_EQ(format_of(database, path).value(), 5);
 }
 
 // An answer of one token comes from the exact prompt pass where the question was seen: it is no evidence about a cache.

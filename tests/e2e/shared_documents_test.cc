@@ -84,6 +84,75 @@ TEST_F(SharedDocuments, RecordsOfTheUsersOwnFile) {
   }
 }
 
+// Seen, unseen and asked second, in one command or in one folder after the other: the same rows, side by side in the reports.
+TEST_F(SharedDocuments, SecondQuestionsAboutADocument) {
+  std::string all;
+  const std::vector<std::pair<std::string, std::string>> asked = {
+      {"a", "When does mill 3 grind?"}, {"b", "And mill 5, when does it grind?"}, {"d", "Which mill grinds in August?"}};
+  for (const auto& [id, question] : asked) all += record(id, first_, question);
+  all += record("c", second_, "When does the last mill grind?");
+  const Arguments own = {"--metric", "contains", "--task", folder_.file("all.jsonl", all), "--json"};
+  const Arguments both = {"--question-position", "both"};
+  const Arguments second = {"--question-position", "second"};
+  const Finished together = run(arguments("together", own + both + second));
+  ASSERT_TRUE(is_ok(together));
+  EXPECT_NE(together.err.find("1 question is the only one about the document"), std::string::npos) << together.err;
+  const Json expected = rows(together);
+  ASSERT_EQ(expected.size(), 12U);
+  EXPECT_EQ(expected[0]["n"], 4);
+  EXPECT_EQ(expected[8]["question_position"], "second");
+  EXPECT_EQ(expected[8]["n"], 3);
+  EXPECT_GT(expected[8]["prompt_tokens"], expected[0]["prompt_tokens"]);
+  EXPECT_GT(expected[9]["rows_kept"], expected[1]["rows_kept"]);  // snapkv: what follows the seal stays
+  const Json positions = together.json()["positions"];
+  ASSERT_EQ(positions.size(), 8U);
+  EXPECT_EQ(positions[5]["question_position"], "second");
+  EXPECT_EQ(positions[5]["n"], 3);
+  EXPECT_TRUE(positions[5]["likelihood_difference"].is_number());
+
+  ASSERT_TRUE(is_ok(run(arguments("apart", own))));
+  ASSERT_TRUE(is_ok(run(arguments("apart", own + second))));
+  const Finished added = run(arguments("apart", own + Arguments{"--question-position", "unseen"}));
+  ASSERT_TRUE(is_ok(added));
+  EXPECT_EQ(rows(added), expected);
+  const Finished resumed = run(arguments("apart", own + second));
+  EXPECT_NE(resumed.err.find("samples: 3 in "), std::string::npos) << resumed.err;
+  bool written = false;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(out("apart") + "/predictions"))
+    written = written || entry.path().filename() == "900-second";
+  EXPECT_TRUE(written);
+
+  constexpr const char* kCost = "hat choosing rows for one question cost the next one";
+  EXPECT_NE(run({"report", out("together")}).out.find(kCost), std::string::npos);
+  ASSERT_TRUE(is_ok(run({"report", out("together"), "-o", out("page.html")})));
+  EXPECT_NE(read_text(out("page.html")).find(kCost), std::string::npos);
+}
+
+// One sentence with the way out, and no folder left behind.
+TEST_F(SharedDocuments, SecondQuestionsNeedTwoAboutADocument) {
+  const Finished f = run(arguments("none", {"--task", "docqa", "--samples", "2", "--question-position", "second"}));
+  EXPECT_EQ(f.code, 2);
+  EXPECT_NE(f.err.find("give --task docqa:questions=4"), std::string::npos) << f.err;
+  EXPECT_FALSE(std::filesystem::exists(out("none")));
+}
+
+TEST_F(SharedDocuments, SecondQuestionsRunAloneAndKeepTheirPrefills) {
+  std::string all;
+  for (const auto& [id, question] :
+       {std::pair("a", "When does mill 3 grind?"), std::pair("b", "And mill 5, when does it grind?")})
+    all += record(id, first_, question);
+  const Arguments task = {"--metric", "contains", "--task", folder_.file("two.jsonl", all), "--keep-prefill", out("kept")};
+  ASSERT_TRUE(is_ok(run(arguments("seen", task))));
+  // The prompt of the first question, after which the caches are sealed, is one that was kept when it was seen.
+  const Finished f = run(arguments("second", task + Arguments{"--question-position", "second", "--solo", "1", "--json"}));
+  ASSERT_TRUE(is_ok(f));
+  EXPECT_NE(f.err.find("2 read, 0 written"), std::string::npos) << f.err;
+  for (const Json& row : f.json()["rows"]) {
+    EXPECT_EQ(row["solo"]["runs"], 1);
+    EXPECT_EQ(row["solo"]["same_text"], true);
+  }
+}
+
 // Interrupted among the questions of a document, in either position: the table of an undisturbed run.
 TEST_F(SharedDocuments, AnInterruptedRunGoesOnWithinADocument) {
   const Arguments task = {"--task", "needle:questions=2", "--samples", "8", "--question-position", "both", "--json"};

@@ -1,6 +1,7 @@
 #include "bench/runner/benchmark.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
@@ -8,6 +9,8 @@
 
 #include "bench/metrics/metric.h"
 #include "bench/runner/predictions.h"
+#include "bench/runner/second_question.h"
+#include "core/counted.h"
 
 namespace kvartet {
 namespace {
@@ -79,25 +82,90 @@ Result<PlannedTask> plan_task(const Task& task, const BenchmarkRequest& request,
 // White space between document and answer, or the template's end, is no question.
 bool lacks_question(const PreparedSample& s) { return s.question.empty() || s.record.question.empty(); }
 
-// The same prompts once for each position of the question.
-Status add_positions(PlannedTask task, std::span<const QuestionPosition> positions, std::vector<PlannedTask>* plan) {
-  const auto bare = std::ranges::find_if(task.samples, lacks_question);
-  const bool has_questions = bare == task.samples.end();
-  share_documents(task.samples, has_questions ? positions.size() : 1);
-  if (!has_questions && positions.size() > 1) {
-    task.note = fmt::format(
-        "The sample {} of {} at {} tokens has no question apart from its document: only --question-position seen is run.",
-        bare->record.key.sample, task.task, task.context);
+// The positions of `asked` that the task can run in, and why it cannot in the first of the others: a sentence without its end.
+struct PossiblePositions {
+  std::vector<QuestionPosition> positions;
+  std::string obstacle;
+  std::string hint;
+
+  std::string names() const {
+    std::vector<std::string> out;
+    for (const QuestionPosition position : positions) out.emplace_back(question_position_name(position));
+    return fmt::format("{}", fmt::join(out, " and "));
   }
-  for (const QuestionPosition position : positions) {
-    if (position == QuestionPosition::kUnseen && !has_questions) {
-      if (positions.size() > 1) continue;
-      return usage_error(fmt::format("The sample {} of {} has no question apart from its document; use --question-position seen.",
-                                     bare->record.key.sample, task.task));
+};
+
+PossiblePositions possible_positions(const PlannedTask& task, std::span<const QuestionPosition> asked) {
+  const auto bare = std::ranges::find_if(task.samples, lacks_question);
+  PossiblePositions out;
+  for (const QuestionPosition position : asked) {
+    std::string obstacle, hint;
+    if (position != QuestionPosition::kSeen && bare != task.samples.end()) {
+      obstacle = fmt::format("The sample {} of {} at {} tokens has no question apart from its document", bare->record.key.sample,
+                             task.task, task.context);
+    } else if (position == QuestionPosition::kSecond && !can_ask_second(task.samples)) {
+      obstacle = fmt::format(
+          "--question-position second needs at least two questions about a document, and the prompts of {} at {} tokens have one "
+          "each",
+          task.task, task.context);
+      hint = how_to_ask_several(task.task);
     }
+    if (obstacle.empty()) {
+      out.positions.push_back(position);
+    } else if (out.obstacle.empty()) {
+      out.obstacle = std::move(obstacle);
+      out.hint = std::move(hint);
+    }
+  }
+  return out;
+}
+
+// A second question comes on top of the prompt and answer for which the context was asked.
+Status check_conversations(const PlannedTask& task, int model_context) {
+  for (const PreparedSample& s : task.samples) {
+    const int tokens = s.record.prompt_tokens + std::max(s.sample.max_new_tokens, s.record.gold_tokens);
+    if (tokens <= model_context) continue;
+    const int fitting = task.context - (tokens - model_context);
+    return exhausted(
+        fmt::format("A second question comes on top of --context: with the first and its answer the sample {} of {} at {} tokens "
+                    "takes {}, and "
+                    "the model was trained for {}; {}.",
+                    s.record.key.sample, task.task, task.context, counted(tokens, "token"), model_context,
+                    fitting > 0 ? fmt::format("give --context {} or less", fitting) : "choose another task"));
+  }
+  return {};
+}
+
+// As second questions; what cannot be asked second is told.
+Status make_second(PlannedTask* task, int model_context) {
+  SecondQuestions second = ask_second(task->samples);
+  if (second.alone > 0) {
+    task->note += fmt::format("{}{} at {} tokens: {} the only one about the document, left out at --question-position second.",
+                              task->note.empty() ? "" : " ", task->task, task->context,
+                              counted(second.alone, "question is", "questions are each"));
+  }
+  task->samples = std::move(second.samples);
+  return check_conversations(*task, model_context);
+}
+
+// The same questions once for each position.
+Status add_positions(PlannedTask task, std::span<const QuestionPosition> asked, int model_context,
+                     std::vector<PlannedTask>* plan) {
+  const PossiblePositions possible = possible_positions(task, asked);
+  if (possible.positions.empty()) {
+    const std::string& hint = possible.hint;
+    return usage_error(fmt::format("{}; {}.", possible.obstacle, hint.empty() ? "use --question-position seen" : hint));
+  }
+  if (!possible.obstacle.empty()) {
+    task.note = fmt::format("{}: only --question-position {} is run{}{}.", possible.obstacle, possible.names(),
+                            possible.hint.empty() ? "" : "; ", possible.hint);
+  }
+  share_documents(task.samples, possible.positions.size());
+  for (const QuestionPosition position : possible.positions) {
     PlannedTask one = task;
     one.position = position;
     for (PreparedSample& sample : one.samples) sample.record.key.position = position;
+    if (position == QuestionPosition::kSecond) KV_TRY(make_second(&one, model_context));
     task.skipped.clear();  // to be told once
     task.note.clear();
     plan->push_back(std::move(one));
@@ -226,7 +294,7 @@ Result<std::vector<PlannedTask>> plan_benchmark(const BenchmarkRequest& request,
                                      [&](const PlannedTask& p) { return p.task == task->spec() && p.context == context; });
       if (twice) continue;
       KV_ASSIGN(PlannedTask planned, plan_task(*task, request, context, vocabulary, files));
-      KV_TRY(add_positions(std::move(planned), request.question_positions, &plan));
+      KV_TRY(add_positions(std::move(planned), request.question_positions, shape.context, &plan));
     }
   }
   return plan;

@@ -41,9 +41,11 @@ struct PlannedTask {
   Cell cell() const { return {task, context, position}; }
 };
 
-// All prompts, tokenized: everything that can be refused is refused here, before any time is spent. Where both positions are
-// asked for, a task without questions apart from its documents has the seen one only, with a note.
-// kUsage: unknown task, context beyond the model's, unseen question alone where a sample has none apart; else as the task.
+// All prompts, tokenized: everything that can be refused is refused here, before any time is spent. Where several positions are
+// asked for, a task runs in those that it can, with a note: without questions apart from its documents in the seen one only,
+// without a second question about any of them not in that position.
+// kUsage: unknown task, context beyond the model's, no position that a task can run in; kExhausted: a conversation of two
+// questions that is longer than the model's context; else as the task.
 Result<std::vector<PlannedTask>> plan_benchmark(const BenchmarkRequest& request, const Vocabulary& vocabulary,
                                                 const ModelShape& shape, FileSystem& files);
 
@@ -78,7 +80,7 @@ struct BenchmarkSummary {
   bool cancelled = false;   // what was finished before is in the store
 };
 
-// All questions about a document, in both positions, run one after the other, where the first of them stands in the plan.
+// All questions about a document, in all positions, run one after the other, where the first of them stands in the plan.
 // kIo: the store cannot be written; kUsage: the store holds a sample with another prompt. Failing samples are no error:
 // they are stored with their reason.
 Result<BenchmarkSummary> run_benchmark(std::span<const PlannedTask> plan, std::span<const CacheSpec> specs, Store& store,

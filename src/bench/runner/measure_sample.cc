@@ -32,6 +32,7 @@ Result<std::vector<Sequence>> prefill(Engine& engine, const PreparedSample& samp
   if (position == QuestionPosition::kSeen) {
     return engine.prefill_shared(sample.prompt(), sample.shared_tokens, specs, progress);
   }
+  // Unseen or second: what the caches are sealed after does not have the question in it.
   KV_ASSIGN(std::vector<Sequence> sequences, engine.prefill_shared(sample.document, sample.shared_tokens, specs, progress));
   for (Sequence& sequence : sequences) {
     const double begin = Clock::real().seconds();

@@ -4,10 +4,13 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <filesystem>
+#include <iterator>
 
 #include "bench/fidelity.h"
+#include "bench/runner/second_question.h"
 #include "model/tiny_model.h"
 
 namespace kvartet {
@@ -140,6 +143,111 @@ TEST_F(MeasureTest, AnUnseenQuestionComesAfterSealing) {
   const std::vector<Outcome> unseen = measure_sample(*engine, s, caches, QuestionPosition::kUnseen).value();
   EXPECT_NEAR(*unseen[0].gold_log_likelihood, *seen[0].gold_log_likelihood, 1e-2);  // f16 rows instead of exact ones
   EXPECT_GT(unseen[1].rows_kept, seen[1].rows_kept);                                // the question's rows are all kept
+}
+
+// Three questions about one text, the last two also asked second.
+class SecondQuestionTest : public MeasureTest {
+ protected:
+  static std::vector<PreparedSample> questions(const Engine& engine) {
+    std::vector<PreparedSample> samples;
+    for (const char* question : {"Which word comes first?", "And which is the last word of all?", "Name w5, w3 and w2."}) {
+      Sample s;
+      s.id = question;
+      for (int i = 0; i < 100; ++i) s.document.append("w").append(std::to_string(i * i % 7)).append(" ");
+      s.question = std::string("\n\n") + question;
+      s.answers = {"w1"};
+      s.gold = std::string("The word w1 is meant by ") + question;
+      s.max_new_tokens = 8;
+      samples.push_back(prepare_sample(engine.vocabulary(), s, {"my", 768, s.id}, 0).value());
+    }
+    share_documents(samples, 3);
+    return samples;
+  }
+  static std::vector<std::vector<std::int32_t>> kept(const Sequence& sequence, const ModelShape& shape) {
+    std::vector<std::vector<std::int32_t>> rows;
+    for (int layer = 0; layer < shape.layer_count(); ++layer) {
+      for (int head = 0; head < shape.layers[static_cast<std::size_t>(layer)].kv_heads; ++head)
+        rows.push_back(sequence.cache.positions(layer, head));
+    }
+    return rows;
+  }
+};
+
+// A cache that drops nothing answers as if the whole conversation had been one prompt.
+TEST_F(SecondQuestionTest, FullAnswersAsOnTheWholeTextAtOnce) {
+  const std::unique_ptr<Engine> engine = open();
+  const auto caches = specs({"full", "f32"});
+  for (const PreparedSample& second : ask_second(questions(*engine)).samples) {
+    const std::vector<Outcome> asked = measure_sample(*engine, second, caches, QuestionPosition::kSecond).value();
+    const std::vector<Outcome> at_once = measure_sample(*engine, second, caches, QuestionPosition::kSeen).value();
+    for (std::size_t i = 0; i < caches.size(); ++i) {
+      ASSERT_FALSE(asked[i].failed()) << asked[i].error;
+      EXPECT_EQ(asked[i].key.position, QuestionPosition::kSecond);
+      EXPECT_NEAR(*asked[i].gold_log_likelihood, *at_once[i].gold_log_likelihood, i == 0 ? 1e-2 : 1e-4);
+      EXPECT_EQ(asked[i].rows_kept, at_once[i].rows_kept);
+      EXPECT_EQ(asked[i].live_bytes, at_once[i].live_bytes);
+    }
+    EXPECT_EQ(asked[1].prediction, at_once[1].prediction);
+  }
+}
+
+// compression.md 5: what SnapKV keeps of the document follows from the window at the prompt's end, which is the first question's.
+TEST_F(SecondQuestionTest, SnapKvKeepsTheRowsThatTheFirstQuestionChose) {
+  const std::unique_ptr<Engine> engine = open();
+  const std::vector<PreparedSample> alone = questions(*engine);
+  const PreparedSample second = ask_second(alone).samples[1];
+  const auto caches = specs({"snapkv:budget=64,window=16"});
+  const auto rows_of = [&](const std::vector<Token>& prompt) {
+    return kept(engine->prefill_shared(prompt, second.shared_tokens, caches).value()[0], engine->shape());
+  };
+  const auto chosen = rows_of(alone[0].prompt());
+  std::vector<Sequence> conversation = engine->prefill_shared(second.document, second.shared_tokens, caches).value();
+  EXPECT_EQ(kept(conversation[0], engine->shape()), chosen);
+  ASSERT_TRUE(engine->extend(conversation[0], second.question).ok());
+  // Everything behind the seal stays, and brings nothing back.
+  const auto afterwards = kept(conversation[0], engine->shape());
+  const auto seen = rows_of(alone[1].prompt());
+  int other_rows = 0;
+  for (std::size_t i = 0; i < chosen.size(); ++i) {
+    std::vector<std::int32_t> expected = chosen[i];
+    for (std::size_t p = second.document.size(); p < second.prompt().size(); ++p)
+      expected.push_back(static_cast<std::int32_t>(p));
+    EXPECT_EQ(afterwards[i], expected);
+    std::vector<std::int32_t> mine, own;
+    const auto document_end = static_cast<std::int32_t>(alone[0].document.size());
+    std::ranges::copy_if(chosen[i], std::back_inserter(mine), [&](std::int32_t p) { return p < document_end; });
+    std::ranges::copy_if(seen[i], std::back_inserter(own), [&](std::int32_t p) { return p < document_end; });
+    other_rows += mine == own ? 0 : 1;
+  }
+  EXPECT_GT(other_rows, 0) << "question 2 would have chosen others";
+  const Outcome asked = measure_sample(*engine, second, caches, QuestionPosition::kSecond).value()[0];
+  EXPECT_EQ(asked.rows_kept, static_cast<double>(64 + second.question.size()));
+}
+
+// The rows that the positions share are the document's, and sharing them changes no figure.
+TEST_F(SecondQuestionTest, SharesTheRowsOfTheDocumentWithTheOtherPositions) {
+  const std::unique_ptr<Engine> sharing = open();
+  const std::unique_ptr<Engine> apart = open();
+  const std::vector<PreparedSample> samples = questions(*sharing);
+  const std::vector<PreparedSample> second = ask_second(samples).samples;
+  ASSERT_GT(second[0].shared_tokens, 200);
+  const auto caches = specs({"full", "snapkv:budget=64", "h2o:budget=64", "cam:target=64", "kivi:bits=2"});
+  for (std::size_t q = 0; q < samples.size(); ++q) {
+    for (const QuestionPosition position : kQuestionPositions) {
+      const PreparedSample& s = position == QuestionPosition::kSecond ? second[q] : samples[q];
+      PreparedSample whole = s;
+      whole.shared_tokens = 0;
+      const std::vector<Outcome> got = measure_sample(*sharing, s, caches, position).value();
+      const std::vector<Outcome> want = measure_sample(*apart, whole, caches, position).value();
+      for (std::size_t i = 0; i < caches.size(); ++i) {
+        EXPECT_FALSE(want[i].failed()) << want[i].error;
+        EXPECT_EQ(got[i].gold_log_likelihood, want[i].gold_log_likelihood) << got[i].spec;
+        EXPECT_EQ(got[i].prediction, want[i].prediction) << got[i].spec;
+        EXPECT_EQ(got[i].rows_kept, want[i].rows_kept) << got[i].spec;
+      }
+    }
+  }
+  EXPECT_EQ(sharing->shared_prefix_tally().taken, 8);
 }
 
 TEST_F(MeasureTest, ACacheThatDoesNotFitFailsAloneWithASentence) {

@@ -58,8 +58,9 @@ Status write_predictions(FileSystem& files, const std::string& directory, const 
   }
   for (const auto& [key, text] : texts) {
     const auto& [cell, spec] = key;
-    const std::string folder = fmt::format("{}/predictions/{}/{}{}", directory, path_name(cell.task), cell.context,
-                                           cell.position == QuestionPosition::kUnseen ? "-unseen" : "");
+    const std::string folder =
+        fmt::format("{}/predictions/{}/{}{}", directory, path_name(cell.task), cell.context,
+                    cell.position == QuestionPosition::kSeen ? "" : fmt::format("-{}", question_position_name(cell.position)));
     KV_TRY(files.make_directories(folder));
     KV_TRY(write_file_atomically(files, fmt::format("{}/{}.jsonl", folder, file_name(spec)), text));
   }

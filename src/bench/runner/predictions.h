@@ -1,5 +1,5 @@
 // Prediction files in LongBench's form, written from the store: DIR/predictions/<task>/<context>/<spec>.jsonl,
-// with <context>-unseen where the question came after sealing.
+// with <context>-unseen or <context>-second where the question came after sealing.
 #pragma once
 
 #include <string>

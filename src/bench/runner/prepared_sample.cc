@@ -122,6 +122,9 @@ Result<PreparedSample> prepare_sample(const Vocabulary& vocabulary, Sample sampl
   if (out.record.dropped_tokens == 0)
     out.gold_positions = gold_positions(vocabulary, out.document, sample.before, sample.document, sample.gold_spans);
   out.question = std::move(parts.question);
+  if (out.record.question = shown_question(sample.question); !out.record.question.empty()) {
+    KV_ASSIGN(out.next_turn, next_turn(vocabulary, form, sample.question));
+  }
 
   const std::vector<Token> prompt = out.prompt();
   out.record.key = std::move(key);
@@ -135,7 +138,6 @@ Result<PreparedSample> prepare_sample(const Vocabulary& vocabulary, Sample sampl
       sample.all_classes.empty()
           ? "null"
           : nlohmann::json(sample.all_classes).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  out.record.question = shown_question(sample.question);
   out.record.document = hash_bytes(sample.document.empty() ? sample.prompt() : sample.document);
   if (!sample.gold_spans.empty()) out.record.depths_json = nlohmann::json(sample.gold_depths()).dump();
   out.sample = std::move(sample);

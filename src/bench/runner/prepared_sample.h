@@ -16,10 +16,12 @@ namespace kvartet {
 
 struct PreparedSample {
   SampleRecord record;
-  // The prompt is document + question; the parts are apart so that the question can also come after sealing.
+  // The prompt is document + question; the parts are apart so that the question can also come after sealing. Of a question asked
+  // second (bench/runner/second_question.h) `document` is the whole prompt of the first one.
   std::vector<Token> document;
   std::vector<Token> question;
-  std::vector<Token> gold;  // tokens whose likelihood is measured; may be empty
+  std::vector<Token> next_turn;  // the question in a turn of its own behind an answer's text; none: it is not known apart
+  std::vector<Token> gold;       // tokens whose likelihood is measured; may be empty
   // Tokens of the prompt that hold what the answer needs; empty: unknown, or the prompt was cut.
   std::vector<std::int32_t> gold_positions;
   // So many first tokens of `document` are those of other prompts of the plan as well: they are computed once for all
@@ -40,7 +42,7 @@ using DocumentKey = std::tuple<std::string, int, std::string>;
 DocumentKey document_key(const PreparedSample& sample);
 
 // Finds the beginnings that prompts about the same document have in common. `positions`: in how many positions of its question
-// each sample runs; with two, every document is asked about twice at least.
+// each sample runs; with two or more, every document is asked about twice at least.
 void share_documents(std::span<PreparedSample> samples, std::size_t positions);
 
 // Chat if the sample wants it and the model has a template we know, else raw.

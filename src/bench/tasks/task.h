@@ -29,7 +29,8 @@ struct GoldSpan {
 
 // One prompt with its reference answers. The prompt is before + document + question, all plain text; the chat template
 // goes around it. Only `question` may depend on what is asked, so with --question-position unseen the caches are sealed
-// after `document` and `question` comes as an extension. A sample with an empty document has only a seen form.
+// after `document` and `question` comes as an extension; with second, `question` also stands in a turn of its own, without the
+// white space in front. A sample with an empty document has only a seen form.
 struct Sample {
   std::string id;        // unique within the task, stable over runs: results and predictions are keyed by it
   std::string before;    // prompt text in front of the document
