@@ -7,6 +7,7 @@
 
 #include "core/counted.h"
 #include "report/claims_compression.h"
+#include "report/time_ratio.h"
 
 namespace kvartet {
 namespace {
@@ -51,7 +52,7 @@ ClaimRow kivi4_is_the_most_stable(const Case& c) {
     for (const OutcomePair& p : c.evidence.pairs(c.spec(method), kFull)) {
       const auto x = likelihood_difference(p);
       const auto base = stable.find(p.mine->key);
-      if (x && base != stable.end()) more.add(std::abs(*x) - base->second, c.evidence.document(*p.mine));
+      if (x && base != stable.end()) more.add(std::abs(*x) - base->second, c.evidence.document(p.mine->key));
     }
     Part part{fmt::format("change under {} minus change under KIVI-4, nats per token", method), mean_interval(more)};
     part.result = judge_above(part.interval, 0);
@@ -117,7 +118,7 @@ KindLoss loss_of(const Case& c, Workload kind) {
       Sum& sum = sums[p.mine->key];
       sum.loss -= *x;
       ++sum.methods;
-      sum.document = c.evidence.document(*p.mine);
+      sum.document = c.evidence.document(p.mine->key);
     }
   }
   for (const auto& [key, s] : sums) out.losses.add(s.loss / s.methods / out.full_mean, s.document);
@@ -298,7 +299,9 @@ ClaimRow cam_depends_on_redundancy(const Case& c) {
 }
 
 // Pairs of caches whose ratios differ by a tenth or more: does the larger ratio always do worse (or faster)?
-ClaimRow ratio_predicts_nothing(const Case& c, const std::string& claim, const std::string& rule, const PairValue& value,
+// `compare` says of a spec against another what speaks for the claim when it is above 0.
+using Comparison = std::function<PairedInterval(const std::string&, const std::string&)>;
+ClaimRow ratio_predicts_nothing(const Case& c, const std::string& claim, const std::string& rule, const Comparison& compare,
                                 const std::string& what) {
   std::map<std::string, double> ratio;
   for (const std::string& method : c.present()) {
@@ -313,7 +316,7 @@ ClaimRow ratio_predicts_nothing(const Case& c, const std::string& claim, const s
     for (const auto& [weak, q] : ratio) {
       if (r < 1.1 * q) continue;
       Part part{fmt::format("{} of {} ({:.2f} times smaller) minus {} ({:.2f} times)", what, strong, r, weak, q),
-                c.evidence.interval(c.spec(strong), c.spec(weak), value, ScoreKind::kMeasurement)};
+                compare(c.spec(strong), c.spec(weak))};
       part.result = judge_above(part.interval, 0);
       if (part.result == ClaimResult::kReproduced) for_claim.push_back(part);
       if (part.result == ClaimResult::kUndecided) ++open;
@@ -345,7 +348,10 @@ ClaimRow ratio_does_not_predict_quality(const Case& c) {
       c, "The compression ratio alone does not predict quality.",
       "Reproduced when, of two caches whose ratios differ by 10 % or more, the smaller one keeps the reference answers "
       "likelier (95 % interval); not reproduced when in all pairs, at least 3, the smaller one keeps them less likely.",
-      likelihood_difference, "likelihood, nats per token,");
+      [&](const std::string& mine, const std::string& other) {
+        return c.evidence.interval(mine, other, likelihood_difference, ScoreKind::kMeasurement);
+      },
+      "likelihood, nats per token,");
 }
 
 ClaimRow ratio_does_not_predict_speed(const Case& c) {
@@ -355,9 +361,8 @@ ClaimRow ratio_does_not_predict_speed(const Case& c) {
       "interval); not "
       "reproduced when in all pairs, at least 3, it is the faster one; only with times that were not shared.";
   if (const auto row = c.not_alone(claim, rule, c.present())) return *row;
-  const PairValue slowness = [](const OutcomePair& p) {
-    const std::optional<double> ratio = rate_log_ratio(p);
-    return ratio ? std::optional<double>(-*ratio) : std::nullopt;
+  const Comparison slowness = [&](const std::string& mine, const std::string& other) {
+    return time_ratio(c.evidence, mine, other, TimeOf::kEachToken).interval;
   };
   return ratio_predicts_nothing(c, claim, rule, slowness, "log time per token");
 }
@@ -389,15 +394,14 @@ std::optional<ClaimRow> CompressionCase::missing(const std::string& claim, const
 
 std::optional<ClaimRow> CompressionCase::not_alone(const std::string& claim, const std::string& rule,
                                                    const std::vector<std::string>& methods) const {
-  if (std::ranges::none_of(methods, [&](const std::string& m) { return evidence.shared(spec(m), kFull); })) return std::nullopt;
-  std::string specs;
-  for (const std::string& method : methods) specs += " " + spec(method);
-  const std::string one = bench_command(evidence.results(), kPreset, {}, "--kv $kv");
+  const auto compares = [&](const std::string& m) { return !time_ratio(evidence, spec(m), kFull, TimeOf::kEachToken).shared; };
+  if (std::ranges::all_of(methods, compares)) return std::nullopt;
   return not_run(
       claim, rule,
-      "The stored rates come from decode steps shared by all caches, so they are the same by construction: no cache ran "
-      "alone on these samples.",
-      fmt::format("for kv in full{}; do {}; done, with a DIR of its own", specs, one));
+      fmt::format("The stored rates come from decode steps shared by all caches, so they are the same by construction, "
+                  "and caches did not run alone on at least {} prompts.",
+                  kMinimumPairs),
+      command(methods, "--solo 5"));
 }
 
 double margin_on(const CompressionCase& c, const std::string& method, const PairFilter& keep) {

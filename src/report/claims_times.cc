@@ -2,8 +2,11 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <set>
 
+#include "core/counted.h"
 #include "report/claims_compression.h"
+#include "report/time_ratio.h"
 
 namespace kvartet {
 namespace {
@@ -12,99 +15,108 @@ using Case = CompressionCase;
 const std::string kFull = "full";
 constexpr double kHardly = 0.10;  // "hardly changed": within a tenth
 
+// The comparisons of a claim, and what their times were taken of.
+struct Timing {
+  std::vector<Part> parts;
+  bool all_alone = true;
+  bool any_shared = false;
+  std::set<SampleKey> prompts;  // of the runs alone
+
+  const PairedInterval& add(const Case& c, const std::string& mine, const std::string& other, TimeOf time, std::string what) {
+    const TimeRatio ratio = time_ratio(c.evidence, c.spec(mine), c.spec(other), time);
+    all_alone = all_alone && ratio.alone;
+    any_shared = any_shared || ratio.shared;
+    if (ratio.alone) {
+      for (const SoloPair& pair : c.evidence.solo_pairs(c.spec(mine), c.spec(other))) prompts.insert(pair.mine->key);
+    }
+    Part part{std::move(what), ratio.interval};
+    part.is_log_ratio = true;
+    parts.push_back(std::move(part));
+    return parts.back().interval;
+  }
+};
+
+// Decides, and says what times the row rests on.
+ClaimRow decide_timing(const std::string& claim, const std::string& rule, const Timing& timing, std::string to_run) {
+  ClaimRow row = decide_all(claim, rule, timing.parts, std::move(to_run));
+  if (row.n == 0) return row;
+  if (timing.all_alone) {
+    row.reason += fmt::format(" Each cache ran alone, on {}.", counted(timing.prompts.size(), "prompt"));
+  } else if (timing.any_shared) {
+    row.limits = "by the sealing alone";
+    row.reason +=
+        " The prefill and the first step were shared by all caches, so this rests on the sealing alone; 'kvartet bench ... "
+        "--solo 5' times whole requests.";
+  }
+  return row;
+}
+
 ClaimRow snapkv_keeps_the_rate(const Case& c) {
   const std::string claim = "SnapKV generates at least as fast as the full cache.";
   const std::string rule =
-      "The paired ratio of stored decode rates to full is not below 1 by more than 5 % (95 % interval); only with times that "
-      "were not shared.";
+      "The paired ratio of decode rates to full is not below 1 by more than 5 % (95 % interval); only with times that were not "
+      "shared.";
   if (const auto row = c.missing(claim, rule, {"SnapKV"})) return *row;
   if (const auto row = c.not_alone(claim, rule, {"SnapKV"})) return *row;
-  Part part{"decode rate of SnapKV over full's, factor",
-            c.evidence.interval(c.spec("SnapKV"), kFull, rate_log_ratio, ScoreKind::kMeasurement)};
-  part.is_log_ratio = true;
-  part.result = judge_no_less(part.interval, 0.05);
-  return decide_all(claim, rule, {part}, c.command({"SnapKV"}));
-}
-
-// Says of a row about the first token what shared times mean for it.
-ClaimRow with_share_note(ClaimRow row, bool shared) {
-  if (!shared || row.n == 0) return row;
-  row.limits = "by the sealing alone";
-  row.reason +=
-      " The prefill and the first step were shared by all caches, so this rests on the sealing alone; 'kvartet bench ... --solo "
-      "5' "
-      "times whole requests.";
-  return row;
+  Timing timing;
+  const PairedInterval faster = timing.add(c, kFull, "SnapKV", TimeOf::kEachToken, "decode rate of SnapKV over full's, factor");
+  timing.parts.back().result = judge_no_less(faster, 0.05);
+  return decide_timing(claim, rule, timing, c.command({"SnapKV"}));
 }
 
 ClaimRow first_token_hardly_changes(const Case& c) {
   const std::string claim = "The time to the first token hardly changes, except under TurboQuant.";
   const std::string rule =
-      "The paired ratio of stored times to the first token to full's lies within ±10 % for KIVI, SnapKV and CaM and above it for "
+      "The paired ratio of times to the first token to full's lies within ±10 % for KIVI, SnapKV and CaM and above it for "
       "TurboQuant-4, each with its whole 95 % interval.";
   if (const auto row = c.missing(claim, rule, {"KIVI-4", "SnapKV", "TurboQuant-4"})) return *row;
-  std::vector<Part> parts;
-  bool shared = false;
+  const double edge = std::log1p(kHardly);
+  Timing timing;
   for (const std::string& method : c.present()) {
     if (method == "TurboQuant-3") continue;
-    Part part{fmt::format("time to the first token of {} over full's, factor", method),
-              c.evidence.interval(c.spec(method), kFull, ttft_log_ratio, ScoreKind::kMeasurement)};
-    part.is_log_ratio = true;
-    const double edge = std::log1p(kHardly);
+    const PairedInterval later = timing.add(c, method, kFull, TimeOf::kFirstToken,
+                                            fmt::format("time to the first token of {} over full's, factor", method));
     if (method == "TurboQuant-4") {
-      PairedInterval beyond = part.interval;
+      PairedInterval beyond = later;
       beyond.low -= edge;
       beyond.high -= edge;
-      part.result = judge_above(beyond, 0);
+      timing.parts.back().result = judge_above(beyond, 0);
     } else {
-      part.result = judge_equal(part.interval, edge);
+      timing.parts.back().result = judge_equal(later, edge);
     }
-    shared = shared || c.evidence.shared(c.spec(method), kFull);
-    parts.push_back(part);
   }
-  return with_share_note(decide_all(claim, rule, parts, c.command(c.present())), shared);
+  return decide_timing(claim, rule, timing, c.command(c.present()));
 }
 
-// `sign` 1: larger is slower.
-std::vector<Part> slower_than_all(const Case& c, const std::string& what, const PairValue& value, double sign) {
-  std::vector<Part> parts;
-  for (const std::string& method :
-       {std::string("KIVI-2"), std::string("KIVI-4"), std::string("SnapKV"), std::string("CaM"), kFull}) {
+Timing turboquant_against_all(const Case& c, TimeOf time, const std::string& what) {
+  Timing timing;
+  for (const std::string method : {"KIVI-2", "KIVI-4", "SnapKV", "CaM", "full"}) {
     if (method != kFull && !c.roles.contains(method)) continue;
-    Part part{fmt::format("{} of TurboQuant-4 over that of {}, factor", what, method),
-              c.evidence.interval(c.spec("TurboQuant-4"), c.spec(method), value, ScoreKind::kMeasurement)};
-    part.is_log_ratio = true;
-    PairedInterval signed_interval = part.interval;
-    if (sign < 0) {
-      signed_interval.low = -part.interval.high;
-      signed_interval.high = -part.interval.low;
-    }
-    part.result = judge_above(signed_interval, 0.02);
-    parts.push_back(part);
+    const PairedInterval longer =
+        timing.add(c, "TurboQuant-4", method, time, fmt::format("{} of TurboQuant-4 over that of {}, factor", what, method));
+    timing.parts.back().result = judge_above(longer, 0.02);
   }
-  return parts;
+  return timing;
 }
 
 ClaimRow turboquant_is_last_to_start(const Case& c) {
   const std::string claim = "TurboQuant is the slowest to the first token.";
   const std::string rule =
-      "TurboQuant-4's stored time to the first token is above that of every other method and of full (95 % intervals of paired "
-      "ratios); "
-      "not reproduced when one takes longer, or as long within 2 %.";
+      "TurboQuant-4's time to the first token is above that of every other method and of full (95 % intervals of paired "
+      "ratios); not reproduced when one takes longer, or as long within 2 %.";
   if (const auto row = c.missing(claim, rule, {"TurboQuant-4", "KIVI-4"})) return *row;
-  const std::vector<Part> parts = slower_than_all(c, "time to the first token", ttft_log_ratio, 1);
-  return with_share_note(decide_all(claim, rule, parts, c.command(c.present())),
-                         c.evidence.shared(c.spec("TurboQuant-4"), kFull));
+  return decide_timing(claim, rule, turboquant_against_all(c, TimeOf::kFirstToken, "time to the first token"),
+                       c.command(c.present()));
 }
 
 ClaimRow turboquant_is_slowest(const Case& c) {
   const std::string claim = "TurboQuant generates slowest of all.";
   const std::string rule =
-      "TurboQuant-4's stored decode rate is below that of every other method and of full (95 % intervals of paired ratios); not "
+      "TurboQuant-4's time per token is above that of every other method and of full (95 % intervals of paired ratios); not "
       "reproduced when one is slower, or as fast within 2 %; only with times that were not shared.";
   if (const auto row = c.missing(claim, rule, {"TurboQuant-4", "KIVI-4"})) return *row;
   if (const auto row = c.not_alone(claim, rule, c.present())) return *row;
-  return decide_all(claim, rule, slower_than_all(c, "decode rate", rate_log_ratio, -1), c.command(c.present()));
+  return decide_timing(claim, rule, turboquant_against_all(c, TimeOf::kEachToken, "time per token"), c.command(c.present()));
 }
 
 }  // namespace

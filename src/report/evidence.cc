@@ -61,17 +61,6 @@ std::optional<double> likelihood_difference(const OutcomePair& pair) {
   return *pair.mine->gold_log_likelihood - *pair.other->gold_log_likelihood;
 }
 
-std::optional<double> ttft_log_ratio(const OutcomePair& pair) {
-  if (pair.mine->ttft_s <= 0 || pair.other->ttft_s <= 0 || !times_compare(*pair.mine, *pair.other)) return std::nullopt;
-  return std::log(pair.mine->ttft_s / pair.other->ttft_s);
-}
-
-std::optional<double> rate_log_ratio(const OutcomePair& pair) {
-  if (pair.mine->decode_tokens_per_s <= 0 || pair.other->decode_tokens_per_s <= 0) return std::nullopt;
-  if (!times_compare(*pair.mine, *pair.other)) return std::nullopt;
-  return std::log(pair.mine->decode_tokens_per_s / pair.other->decode_tokens_per_s);
-}
-
 QuestionPosition claimed_position(const StoredResults& results) {
   for (const QuestionPosition position : kQuestionPositions) {
     if (std::ranges::any_of(results.outcomes, [&](const Outcome& o) { return o.key.position == position; })) return position;
@@ -87,6 +76,9 @@ Evidence::Evidence(const StoredResults& results) : results_(results), documents_
   for (const Outcome& outcome : results.outcomes) {
     if (decided.contains(outcome.key)) continue;
     if (!outcome.failed() && outcome.key.position == position) by_spec_[outcome.spec][outcome.key] = &outcome;
+  }
+  for (const SoloRun& run : results.solo) {
+    if (!run.failed() && run.key.position == position) alone_[run.spec][{run.key, run.repeat}] = &run;
   }
 }
 
@@ -115,7 +107,7 @@ PairedInterval Evidence::interval(const std::string& mine, const std::string& ot
                                   const PairFilter& keep) const {
   PairedDifferences differences;
   for (const OutcomePair& pair : pairs(mine, other, keep)) {
-    if (const std::optional<double> x = value(pair)) differences.add(*x, document(*pair.mine));
+    if (const std::optional<double> x = value(pair)) differences.add(*x, document(pair.mine->key));
   }
   return paired_interval(differences, kind);
 }
@@ -143,6 +135,17 @@ int Evidence::prompt_tokens(const Outcome& outcome) const {
 
 bool Evidence::shared(const std::string& mine, const std::string& other) const {
   return std::ranges::any_of(pairs(mine, other), [](const OutcomePair& p) { return p.mine->shared || p.other->shared; });
+}
+
+std::vector<SoloPair> Evidence::solo_pairs(const std::string& mine, const std::string& other) const {
+  std::vector<SoloPair> out;
+  const auto runs = alone_.find(mine);
+  const auto theirs = alone_.find(other);
+  if (runs == alone_.end() || theirs == alone_.end()) return out;
+  for (const auto& [turn, run] : runs->second) {
+    if (const auto match = theirs->second.find(turn); match != theirs->second.end()) out.push_back({run, match->second});
+  }
+  return out;
 }
 
 bool is_enough(const PairedInterval& interval) { return interval.measurable && interval.documents >= kMinimumPairs; }

@@ -22,14 +22,18 @@ struct OutcomePair {
   const Outcome* other = nullptr;
 };
 
+// A prompt that two caches wrote an answer to alone, each in a process of its own, one after the other (--solo).
+struct SoloPair {
+  const SoloRun* mine = nullptr;
+  const SoloRun* other = nullptr;
+};
+
 using PairFilter = std::function<bool(const OutcomePair&)>;
 // The difference of a pair; absent: the pair has none.
 using PairValue = std::function<std::optional<double>(const OutcomePair&)>;
 
 std::optional<double> score_difference(const OutcomePair& pair);       // in [-1, 1]
 std::optional<double> likelihood_difference(const OutcomePair& pair);  // nats per token
-std::optional<double> ttft_log_ratio(const OutcomePair& pair);
-std::optional<double> rate_log_ratio(const OutcomePair& pair);
 
 // The papers seal their caches after the whole prompt: where both positions of the question were run, claims rest on that.
 QuestionPosition claimed_position(const StoredResults& results);
@@ -50,13 +54,16 @@ class Evidence {
 
   Workload workload(const Outcome& outcome) const;
   int prompt_tokens(const Outcome& outcome) const;
-  int document(const Outcome& outcome) const { return documents_.of(outcome.key); }  // a number, equal for the same document
+  int document(const SampleKey& key) const { return documents_.of(key); }  // a number, equal for the same document
   // Were the times of one of the two taken in steps shared with other caches?
   bool shared(const std::string& mine, const std::string& other) const;
+  // Of completed runs, those of the same prompt and repeat.
+  std::vector<SoloPair> solo_pairs(const std::string& mine, const std::string& other) const;
 
  private:
   const StoredResults& results_;
   std::map<std::string, std::map<SampleKey, const Outcome*>> by_spec_;
+  std::map<std::string, std::map<std::pair<SampleKey, int>, const SoloRun*>> alone_;  // by cache; by prompt and repeat
   std::map<std::string, std::string> metric_of_;
   std::map<SampleKey, int> prompt_tokens_;
   DocumentNumbers documents_;
