@@ -32,11 +32,13 @@ std::string points_text(const Measured& score) {
                      *score.reference);
 }
 
-// What was lost, of the measure that lost more; and that the other one did not, which makes chance likelier.
-std::string loss_text(const Measured& score, const Measured& likelihood) {
-  if (severity(likelihood) >= severity(score)) return fmt::format("{} nats per token", signed_text(*likelihood.difference, 3));
-  if (likelihood.verdict != Verdict::kSame) return points_text(score);
-  return fmt::format("{} (its likelihood is the same: {} nats per token)", points_text(score),
+// What was lost of the measure that lost more, and where. That the other one lost nothing makes chance likelier, and is said.
+std::string loss_text(const Measured& score, const Measured& likelihood, const std::string& where) {
+  if (severity(likelihood) >= severity(score))
+    return fmt::format("{} nats per token {}", signed_text(*likelihood.difference, 3), where);
+  const std::string lost = fmt::format("{} {}", points_text(score), where);
+  if (likelihood.verdict != Verdict::kSame) return lost;
+  return fmt::format("{}, by score alone: its likelihood is the same ({} nats per token), so look whether this repeats", lost,
                      signed_text(*likelihood.difference, 3));
 }
 
@@ -53,11 +55,11 @@ Loss judge(CacheFinding& finding, std::span<const ReportRow* const> tables) {
   }
   if (worst != nullptr) {
     finding.worst =
-        fmt::format("{} on {} at {} tokens", loss_text(worst->score, worst->likelihood), worst->task, grouped(worst->context));
+        loss_text(worst->score, worst->likelihood, fmt::format("on {} at {} tokens", worst->task, grouped(worst->context)));
     return Loss::kLoses;
   }
   if (std::max(severity(finding.score), severity(finding.likelihood)) > 0) {
-    finding.worst = loss_text(finding.score, finding.likelihood) + " over all samples";
+    finding.worst = loss_text(finding.score, finding.likelihood, "over all samples");
     return Loss::kLoses;
   }
   const bool no_score = finding.score.verdict == Verdict::kNone;

@@ -51,7 +51,8 @@ Html& Html::open(std::string_view tag, const Attributes& attributes) {
 Html& Html::close() {
   KV_CHECK(!open_.empty());
   out_ += "</" + open_.back() + '>';
-  const bool block = open_.back() != "span" && open_.back() != "mark" && open_.back() != "b" && open_.back() != "text";
+  const std::string& tag = open_.back();
+  const bool block = tag != "span" && tag != "mark" && tag != "b" && tag != "text" && tag != "a";
   if (block) out_ += '\n';
   open_.pop_back();
   return *this;

@@ -20,7 +20,7 @@ class Html {
 
   Html& open(std::string_view tag, const Attributes& attributes = {});
   Html& close();                                                         // the innermost open element
-  Html& empty(std::string_view tag, const Attributes& attributes = {});  // no end tag: meta, input, br
+  Html& empty(std::string_view tag, const Attributes& attributes = {});  // no end tag: meta, input, br, wbr
   Html& element(std::string_view tag, std::string_view text, const Attributes& attributes = {});
   Html& text(std::string_view text);
   Html& constant(std::string_view markup);  // as it is: only for text that is part of this program

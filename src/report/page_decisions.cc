@@ -34,6 +34,12 @@ std::string loss_text(const DecidedLoss& loss) {
   return fmt::format("{} ({})", nats_text(loss.expected), interval_text(loss.low / 100, loss.high / 100, 3));
 }
 
+// "measured here", "carried over from a neighbour"
+std::string origin_text(const std::string& source) {
+  if (source == "neighbour") return "carried over from a neighbour";
+  return source == "prior" ? "by the papers' findings alone" : source;
+}
+
 std::string source_text(const Decision& d) {
   return d.samples > 0 ? fmt::format("{}, {}", d.source, counted(d.samples, "sample")) : d.source;
 }
@@ -74,7 +80,9 @@ void write_decision(Html& out, const Names& names, const Decision& d) {
     out.close();
     return;
   }
-  out.element("td", names.at(d.spec), {{"class", "verdict words"}});
+  out.open("td", {{"class", "verdict words"}});
+  write_name(out, names.at(d.spec));
+  out.close();
   cell(out, bytes_text(d.bytes));
   cell(out, with_error(d.ttft_s, d.time_error));
   cell(out, with_error(d.decode_tokens_per_s, d.time_error));
@@ -191,8 +199,8 @@ std::string beside_short_answer(const DecisionKind& kind, const Names& names) {
       needs = bytes_text(d.rival->bytes);
     } else if (!d.spec.empty()) {
       others.push_back(fmt::format("within {} it is {}, expected to lose {}, {}, where {} is expected to lose {}, {}",
-                                   cap_text(d), names.at(d.spec), loss_text(d.loss), d.source, name, loss_text(d.rival->loss),
-                                   d.rival->source));
+                                   cap_text(d), names.at(d.spec), loss_text(d.loss), origin_text(d.source), name,
+                                   loss_text(d.rival->loss), origin_text(d.rival->source)));
     }
   }
   std::vector<std::string> parts;

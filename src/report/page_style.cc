@@ -37,7 +37,7 @@ nav a { display: inline-block; padding: .25rem 0; }
 .caution { border-left: 3px solid var(--worse); padding-left: .6rem; }
 .scroll {
   overflow-x: auto; margin: .8rem 0; scrollbar-width: thin; scrollbar-color: var(--faint) transparent;
-  background: linear-gradient(to left, var(--under) 40%, transparent) right / 2.4rem 100% no-repeat local, linear-gradient(to left, var(--faint), transparent) right / .7rem 100% no-repeat scroll;
+  background: linear-gradient(to left, var(--under) 40%, transparent) right / 2.4rem 100% no-repeat local, linear-gradient(to left, color-mix(in srgb, var(--faint) 50%, transparent), transparent) right / .5rem 100% no-repeat scroll;
 }
 .wide caption::after { content: " ↔ scroll sideways for more columns"; font-weight: 400; color: var(--faint); }
 table { border-collapse: collapse; font-size: .875rem; font-variant-numeric: tabular-nums; overflow-wrap: normal; }
@@ -99,8 +99,8 @@ button { font: inherit; padding: .3rem .9rem; border-radius: 6px; border: 1px so
 @media (max-width: 30rem) {
   body { padding: .6rem; } .answer { padding: .4rem .6rem .8rem; } th, td { padding: .3rem .45rem; } ul { padding-left: 1.2rem; }
   nav ul { padding-left: 0; }
-  table { font-size: .8125rem; } th, td { padding: .25rem .3rem; } td { white-space: normal; min-width: 3.4rem; }
-  thead th { min-width: 3.4rem; overflow-wrap: anywhere; } td.picture { min-width: 130px; }
+  table { font-size: .8125rem; } th, td { padding: .25rem .3rem; } td { white-space: normal; min-width: 3rem; }
+  thead th { min-width: 3rem; } td.range { min-width: 4.8rem; } td.picture { min-width: 130px; }
   th:first-child { white-space: normal; overflow-wrap: anywhere; min-width: 5.5rem; max-width: 6.5rem; }
   th.words, td.words { min-width: 11rem; } th.words:first-child { min-width: 8rem; max-width: 8rem; }
 }

@@ -173,10 +173,28 @@ void open_cache_row(Html& out, const PageContext& page, const std::string& spec)
   out.open("tr", {{"data-spec", spec}});
   out.open("th", {{"scope", "row"}, {"title", spec}});
   write_mark(out, page.styles.at(spec), page.reference(spec));
-  out.element("span", page.name(spec)).close();
+  out.open("span");
+  write_name(out, page.name(spec));
+  out.close().close();
 }
 
-void cell(Html& out, std::string_view text) { out.element("td", text); }
+void write_name(Html& out, std::string_view name) {
+  while (!name.empty()) {
+    const std::size_t cut = std::min(name.find_first_of(":,+/"), name.size() - 1) + 1;
+    out.text(name.substr(0, cut));
+    name.remove_prefix(cut);
+    if (!name.empty()) out.empty("wbr");
+  }
+}
+
+// A range may break in two lines, and no more.
+void cell(Html& out, std::string_view text) {
+  if (text.find(" to ") == std::string_view::npos) {
+    out.element("td", text);
+  } else {
+    out.element("td", text, {{"class", "range"}});
+  }
+}
 
 void verdict_cell(Html& out, Verdict verdict) {
   switch (verdict) {

@@ -345,7 +345,8 @@ TEST(Page, TheChoiceSaysWhyItIsNotTheShortAnswer) {
       beside_short_answer(kind, names),
       "The short answer for summaries is q8_0, 0.000 nats per token (−0.001 to +0.001), the smallest that does not lose; "
       "here, with the least expected loss at 2,048 tokens, within f16 / 4 it is kivi:bits=4, expected to lose 0.008 (−0.002 "
-      "to +0.018), measured here, where q8_0 is expected to lose 0.010 (0.000 to +0.020), neighbour; within f16 / 1000 that "
+      "to +0.018), measured here, where q8_0 is expected to lose 0.010 (0.000 to +0.020), carried over from a neighbour; within "
+      "f16 / 1000 that "
       "one does not fit, taking 11.5 MiB.");
   kind.answer.spec = kind.decisions.front().spec;
   EXPECT_NE(beside_short_answer(kind, names).find("within f16 / 4 it is the same"), std::string::npos);
