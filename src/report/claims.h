@@ -29,8 +29,9 @@ struct ClaimRow {
   std::string figure;         // what the interval is of, with its unit; empty: no interval
   std::optional<double> low;  // 95 %, of the comparison that decided
   std::optional<double> high;
-  int decimals = 3;  // to write them with
-  int n = 0;         // pairs (or samples) behind it
+  int decimals = 3;           // to write them with
+  bool is_difference = true;  // written with their signs; else a factor or a ratio
+  int n = 0;                  // pairs (or samples) behind it
   std::string reason;
   std::string to_run;  // of kNotRun: the command that would bring what is missing
 };

@@ -236,6 +236,7 @@ ClaimRow kivi_and_snapkv_are_predictable(const Case& c) {
   if (const auto row = c.missing(claim, rule, {"KIVI-2", "KIVI-4", "SnapKV"})) return *row;
   ClaimRow row = undecided(claim, rule, "");
   row.figure = "compression ratios, 5th to 95th percentile, times";
+  row.is_difference = false;
   row.decimals = 2;
   row.n = 1 << 30;
   bool holds = true;
@@ -287,6 +288,7 @@ ClaimRow cam_depends_on_redundancy(const Case& c) {
     return not_run(claim, rule, row.reason, c.command({"CaM"}, fmt::format("--context {:.0f}", 4 * target)));
   }
   row.figure = "ratio at the end, smallest to largest, times";
+  row.is_difference = false;
   row.decimals = 2;
   row.low = quantile(ratios, 0);
   row.high = quantile(ratios, 1);

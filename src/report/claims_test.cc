@@ -453,6 +453,22 @@ TEST(Claims, WithoutTheCachesNothingIsClaimed) {
   EXPECT_NE(row_of(no_few_shot.results, "Few-shot tasks are robust").to_run.find("--task fewshot"), std::string::npos);
 }
 
+// One command may serve several claims; it stands below the table once, where it has room.
+TEST(Claims, WhatWasNotRunStandsWithItsCommand) {
+  Made m = compression();
+  for (Outcome& o : m.results.outcomes) o.shared = true;
+  const std::string page =
+      report_page(m.results, report_rows(m.results), {.folders = {}, .notes = {}, .claims = find_claims(m.results)});
+  const std::string command = row_of(m.results, "generates slowest").to_run;
+  EXPECT_EQ(command, row_of(m.results, "not predict speed").to_run);
+  const std::string shown = "<code>" + command + "</code>";
+  EXPECT_NE(page.find(shown), std::string::npos);
+  EXPECT_EQ(page.find(shown), page.rfind(shown));
+  EXPECT_GT(page.find(shown), page.find("What was not run here"));
+  EXPECT_NE(page.find("<td>1.000</td>"), std::string::npos);  // a factor has no sign
+  EXPECT_EQ(page.find("+1.000"), std::string::npos);
+}
+
 TEST(Claims, FailedAnswersAreNoEvidence) {
   Made m = compression();
   m.change(kSnap, "docqa", scored(30));

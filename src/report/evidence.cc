@@ -31,6 +31,7 @@ ClaimRow row_of(std::string claim, std::string rule, const Part& part) {
   row.n = part.interval.n;
   row.figure = part.what;
   row.decimals = part.decimals;
+  row.is_difference = !part.is_log_ratio;
   if (part.interval.measurable) {
     row.low = shown(part, part.interval.low);
     row.high = shown(part, part.interval.high);
@@ -46,7 +47,7 @@ std::string pairs_text(const PairedInterval& interval) {
 
 std::string mean_text(const Part& part) {
   const double x = shown(part, part.interval.mean);
-  return part.is_log_ratio ? fmt::format("factor {:.3f}", x) : signed_text(x, part.decimals);
+  return part.is_log_ratio ? fmt::format("×{:.3f}", x) : signed_text(x, part.decimals);
 }
 
 }  // namespace
@@ -224,9 +225,11 @@ ClaimRow decide_all(std::string claim, std::string rule, const std::vector<Part>
   }
   if (parts.size() > 1 && deciding->result == ClaimResult::kReproduced)
     row.reason += fmt::format(" This is the closest of {} comparisons, and all hold.", parts.size());
-  if (parts.size() > 1 && deciding->result == ClaimResult::kNotReproduced)
-    row.reason += fmt::format(" {} of {} comparisons speak against the claim.",
-                              std::ranges::count(parts, ClaimResult::kNotReproduced, &Part::result), parts.size());
+  if (parts.size() > 1 && deciding->result == ClaimResult::kNotReproduced) {
+    const auto against = std::ranges::count(parts, ClaimResult::kNotReproduced, &Part::result);
+    row.reason +=
+        fmt::format(" {} of {} comparisons {} against the claim.", against, parts.size(), against == 1 ? "speaks" : "speak");
+  }
   return row;
 }
 
@@ -295,9 +298,9 @@ ClaimRow family_claim(const Evidence& evidence, const Roles& roles, const Stored
       "opposite orders, and at least 5 pairs ordered in both.";
   const std::string model = model_of(evidence.results());
   if (other == nullptr) {
-    return not_run(
-        claim, rule, fmt::format("These results are of one model, {}.", model),
-        "kvartet bench -m OTHER_MODEL ... -o OTHER, with the same caches and tasks; then kvartet report DIR --beside OTHER");
+    return not_run(claim, rule,
+                   fmt::format("These results are of one model, {}; a second one needs the same caches and tasks.", model),
+                   "kvartet bench -m OTHER_MODEL ... -o OTHER && kvartet report DIR --beside OTHER");
   }
   std::set<std::string> tasks;
   std::ranges::set_intersection(tasks_of(evidence.results()), tasks_of(*other), std::inserter(tasks, tasks.end()));

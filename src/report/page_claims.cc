@@ -20,7 +20,9 @@ const char* result_class(ClaimResult result) {
 }
 
 std::string interval_of(const ClaimRow& row) {
-  return row.low && row.high ? interval_text(*row.low, *row.high, row.decimals) : "–";
+  if (!row.low || !row.high) return "–";
+  if (row.is_difference) return interval_text(*row.low, *row.high, row.decimals);
+  return range_text(*row.low, *row.high, row.decimals);
 }
 
 void write_claim(Html& out, const ClaimRow& row) {
@@ -34,7 +36,6 @@ void write_claim(Html& out, const ClaimRow& row) {
   out.open("td", {{"class", "words"}});
   if (!row.figure.empty()) out.text(row.figure + ": ");
   out.text(row.reason);
-  if (!row.to_run.empty()) out.text(" To run: ").element("code", row.to_run);
   out.close();
   out.close();
 }
@@ -84,6 +85,24 @@ void write_scores(Html& out, const PageContext& page, const StudyClaims& study) 
   close_table(out);
 }
 
+// The commands are long, and one may serve several claims: below the table, where they have room.
+void write_to_run(Html& out, const StudyClaims& study) {
+  std::vector<std::pair<std::string, std::vector<std::string>>> runs;  // command, claims
+  for (const ClaimRow& row : study.rows) {
+    if (row.to_run.empty()) continue;
+    auto run = std::ranges::find(runs, row.to_run, &std::pair<std::string, std::vector<std::string>>::first);
+    if (run == runs.end()) run = runs.insert(run, {row.to_run, {}});
+    run->second.push_back(row.claim);
+  }
+  if (runs.empty()) return;
+  out.element("h4", "What was not run here, and what would run it").open("dl");
+  for (const auto& [command, claims] : runs) {
+    for (const std::string& claim : claims) out.element("dt", claim);
+    out.open("dd").element("code", command).close();
+  }
+  out.close();
+}
+
 void write_study(Html& out, const PageContext& page, const StudyClaims& study) {
   out.element("h3", study.title);
   out.element("p", study.form);
@@ -91,6 +110,7 @@ void write_study(Html& out, const PageContext& page, const StudyClaims& study) {
              {"claim", "here", "95 % interval", "n", "of what, and why"});
   for (const ClaimRow& row : study.rows) write_claim(out, row);
   close_table(out);
+  write_to_run(out, study);
   write_scores(out, page, study);
   out.open("details").element("summary", "The rules, and which cache stands for which method");
   out.open("dl");

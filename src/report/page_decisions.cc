@@ -106,7 +106,7 @@ void write_picture(Html& out, const Names& names, const DecisionKind& kind, cons
   if (picture.points.size() < 2) return;
   Chart chart;
   chart.id = id;
-  chart.title = fmt::format("What could be chosen for {} at {} tokens", kind.kind, grouped(picture.prompt_tokens));
+  chart.title = fmt::format("What could be chosen for {} at {} prompt tokens", kind.kind, grouped(picture.prompt_tokens));
   chart.caption = "Up is better, right is smaller; the dashed line is the best that any amount of memory buys.";
   if (picture.left_out > 0)
     chart.caption +=
@@ -142,7 +142,7 @@ void write_decisions_section(Html& out, const Decisions& decisions) {
   out.open("section", {{"aria-labelledby", "decisions"}}).element("h2", "Which cache to take", {{"id", "decisions"}});
   out.element(
       "p", fmt::format("What 'kvartet plan' chooses for {}: the least expected loss that fits the memory, in nats per token of "
-                       "the reference answer; 0.01 is about one percent of its probability, and one of --max-loss.",
+                       "the reference answer. 0.01, about one percent of its probability, is 1 in '--max-loss 1'.",
                        decisions.model));
   out.element(
       "p",

@@ -48,7 +48,7 @@ th:first-child { text-align: left; position: sticky; left: 0; z-index: 1; backgr
 .wide th:first-child { box-shadow: 1px 0 var(--line); }
 tbody th { font-weight: 600; }
 tbody tr:hover > * { background: color-mix(in srgb, var(--link) 10%, var(--ground)); }
-td code { white-space: normal; overflow-wrap: anywhere; display: block; text-align: left; }
+td code, dd code { white-space: normal; overflow-wrap: anywhere; display: block; text-align: left; }
 .words-below { text-align: left; }
 th.words, td.words { text-align: left; white-space: normal; min-width: 14rem; max-width: 34rem; }
 .verdict { text-align: left; font-weight: 600; }
@@ -101,7 +101,7 @@ button { font: inherit; padding: .3rem .9rem; border-radius: 6px; border: 1px so
   nav ul { padding-left: 0; }
   table { font-size: .8125rem; } th, td { padding: .25rem .3rem; } td { white-space: normal; min-width: 3rem; }
   thead th { min-width: 3rem; } td.range { min-width: 4.8rem; } td.picture { min-width: 130px; }
-  th:first-child { white-space: normal; overflow-wrap: anywhere; min-width: 5.5rem; max-width: 6.5rem; }
+  th:first-child { white-space: normal; overflow-wrap: anywhere; min-width: 5.5rem; max-width: 8rem; font-size: .75rem; }
   th.words, td.words { min-width: 11rem; } th.words:first-child { min-width: 8rem; max-width: 8rem; }
 }
 @media print { #filters, nav, .skip { display: none; } .scroll { overflow: visible; } }

@@ -10,6 +10,10 @@
 namespace kvartet {
 namespace {
 
+// The other columns hold numbers.
+constexpr std::array<std::string_view, 7> kWordColumns = {
+    "verdict", "answer", "cache", "here", "of what, and why", "what would change it", "exact spec, for --kv"};
+
 std::string share_text(double share) { return fmt::format("{:.0f} %", 100 * share); }
 
 void write_main_table(Html& out, const PageContext& page, const PageTable& table) {
@@ -161,7 +165,7 @@ void open_table(Html& out, std::string_view caption, const std::vector<std::stri
   out.open("table").element("caption", caption);
   out.open("thead").open("tr");
   for (const std::string& column : columns) {
-    const bool words = column == "verdict" || column == "answer" || column.starts_with("exact spec");
+    const bool words = std::ranges::find(kWordColumns, column) != kWordColumns.end();
     out.element("th", column, {{"scope", "col"}, {"class", words ? "words-below" : "numbers-below"}});
   }
   out.close().close().open("tbody");
