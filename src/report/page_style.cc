@@ -101,7 +101,7 @@ button { font: inherit; padding: .3rem .9rem; border-radius: 6px; border: 1px so
   nav ul { padding-left: 0; }
   table { font-size: .8125rem; } th, td { padding: .25rem .3rem; } td { white-space: normal; min-width: 3rem; }
   thead th { min-width: 3rem; } td.range { min-width: 4.8rem; } td.picture { min-width: 130px; }
-  th:first-child { white-space: normal; overflow-wrap: anywhere; min-width: 5.5rem; max-width: 8rem; font-size: .75rem; }
+  th:first-child { white-space: normal; overflow-wrap: break-word; min-width: 5.5rem; max-width: 8rem; font-size: .75rem; }
   th.words, td.words { min-width: 11rem; } th.words:first-child { min-width: 8rem; max-width: 8rem; }
 }
 @media print { #filters, nav, .skip { display: none; } .scroll { overflow: visible; } }
