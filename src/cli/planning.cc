@@ -27,32 +27,40 @@ Result<ModelCost> model_cost(const std::string& path) {
   return cost;
 }
 
-// The newest calibration of this machine; what lies there of other machines or thread counts is named, not used.
+// Why none of the calibrations in the store is used, and what helps.
+std::string no_calibration(std::span<const Calibration> all, const Machine& here, int threads) {
+  if (all.empty()) return "not calibrated: times are typical values and may be off by a factor of three (kvartet calibrate)";
+  const auto of_here = [&](const Calibration& c) { return same_machine(c.machine, here) && c.threads == threads; };
+  if (const auto other = std::find_if(all.begin(), all.end(), of_here); other != all.end()) {
+    return fmt::format(
+        "the calibration of {} measured another way than this Kvartet does (revision {}, here {}) and was not used: times are "
+        "typical values and may be off by a factor of three (kvartet calibrate --threads {})",
+        other->measured, other->revision, kCalibrationRevision, threads);
+  }
+  const Calibration& other = all.front();
+  if (same_machine(other.machine, here)) {
+    return fmt::format(
+        "not calibrated for {}, only for {}: times are typical values and may be off by a factor of three (kvartet calibrate "
+        "--threads {})",
+        counted(threads, "thread"), other.threads, threads);
+  }
+  return fmt::format(
+      "the calibration in {} is of another machine ({}; here {}) and was not used: times may be off by a factor of three "
+      "(kvartet calibrate)",
+      planner_home(), machine_text(other.machine), machine_text(here));
+}
+
+// The newest calibration of this machine, measured as it is now; others that lie there are named, not used.
 Status take_calibration(PlannerStore& store, int threads, Gathered* gathered) {
   const Machine here = this_machine();
   KV_ASSIGN(std::vector<Calibration> all, store.calibrations());
   for (Calibration& c : all) {
-    if (!same_machine(c.machine, here) || c.threads != threads) continue;
+    if (!same_machine(c.machine, here) || c.threads != threads || c.revision != kCalibrationRevision) continue;
     gathered->machine_note = fmt::format("calibrated {} ({}, {})", c.measured, machine_text(here), counted(threads, "thread"));
     gathered->calibration = std::move(c);
     return {};
   }
-  if (all.empty()) {
-    gathered->machine_note = "not calibrated: times are typical values and may be off by a factor of three (kvartet calibrate)";
-    return {};
-  }
-  const Calibration& other = all.front();
-  gathered->machine_note = same_machine(other.machine, here)
-                               ? fmt::format(
-                                     "not calibrated for {}, only for {}: times are typical values and may be off by a "
-                                     "factor of three (kvartet "
-                                     "calibrate --threads {})",
-                                     counted(threads, "thread"), other.threads, threads)
-                               : fmt::format(
-                                     "the calibration in {} is of another machine ({}; here {}) and was not used: times may be "
-                                     "off by a factor of three "
-                                     "(kvartet calibrate)",
-                                     planner_home(), machine_text(other.machine), machine_text(here));
+  gathered->machine_note = no_calibration(all, here, threads);
   return {};
 }
 

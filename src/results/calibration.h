@@ -27,6 +27,10 @@ inline constexpr std::string_view kDirect = "direct";
 inline constexpr std::string_view kPageCache = "page cache";  // memory was measured, not the disk
 }  // namespace rate
 
+// Of what a calibration measures, and how. Raised by whoever measures a rate another way, or makes what was measured much faster
+// or slower: what was measured before then says nothing of this program, and is not used.
+inline constexpr int kCalibrationRevision = 1;
+
 struct Rate {
   std::string what;
   std::string subject;
@@ -41,8 +45,9 @@ struct Rate {
 struct Calibration {
   Machine machine;
   int threads = 0;
-  std::string version;   // of Kvartet
-  std::string measured;  // UTC
+  std::string version;                  // of Kvartet
+  int revision = kCalibrationRevision;  // 0: by a Kvartet that wrote none down
+  std::string measured;                 // UTC
   std::vector<Rate> rates;
 };
 

@@ -14,13 +14,13 @@ namespace kvartet {
 namespace {
 
 constexpr std::int64_t kApplicationId = 0x4b56504c;  // "KVPL"
-constexpr std::int64_t kFormatVersion = 2;
+constexpr std::int64_t kFormatVersion = 3;
 
 constexpr const char* kSchema = R"sql(
 CREATE TABLE calibrations(
   calibration INTEGER PRIMARY KEY,
   cpu TEXT NOT NULL, cores INTEGER NOT NULL, memory_bytes INTEGER NOT NULL, compiler TEXT NOT NULL, threads INTEGER NOT NULL,
-  version TEXT NOT NULL, measured TEXT NOT NULL,
+  version TEXT NOT NULL, measured TEXT NOT NULL, revision INTEGER NOT NULL DEFAULT 0,
   UNIQUE(cpu, cores, memory_bytes, compiler, threads)
 ) STRICT;
 CREATE TABLE rates(
@@ -54,6 +54,9 @@ CREATE TABLE fidelity(
 
 // Format 1 knew no fidelity, and its statistics did not tell a paper's own form from a fair one: they are made anew.
 constexpr const char* kFormat1To2 = "DELETE FROM evidence; DELETE FROM evidence_stores;";
+
+// Format 2 did not say by which revision of the measurement a calibration was made: by one before the first that is counted.
+constexpr const char* kFormat2To3 = "ALTER TABLE calibrations ADD COLUMN revision INTEGER NOT NULL DEFAULT 0;";
 
 constexpr std::int64_t kMostCount = 1'000'000'000;  // rows, tokens, documents
 constexpr double kMostNats = 1e6;
@@ -96,9 +99,12 @@ Status make_or_check(Database& database, const std::string& path) {
   if (application != kApplicationId)
     return bad_input(fmt::format(
         "{} is a database of another program, not the planner's memory; name another folder with KVARTET_HOME", path));
-  if (version == 1) {
-    KV_TRY(database.execute(kFidelityTable));
-    KV_TRY(database.execute(kFormat1To2));
+  if (version == 1 || version == 2) {
+    if (version == 1) {
+      KV_TRY(database.execute(kFidelityTable));
+      KV_TRY(database.execute(kFormat1To2));
+    }
+    KV_TRY(database.execute(kFormat2To3));
     KV_TRY(database.execute(fmt::format("PRAGMA user_version = {};", kFormatVersion)));
     KV_TRY(check_schema(database, path));
     return transaction.commit();
@@ -195,7 +201,7 @@ Status PlannerStore::save(const Calibration& c) {
   KV_TRY(old.bind(m.cpu).bind(m.cores).bind(m.memory_bytes).bind(m.compiler).bind(c.threads).run());
   KV_ASSIGN(Statement insert,
             database_.prepare("INSERT OR REPLACE INTO calibrations(cpu, cores, memory_bytes, compiler, threads, version, "
-                              "measured) VALUES(?, ?, ?, ?, ?, ?, ?)"));
+                              "measured, revision) VALUES(?, ?, ?, ?, ?, ?, ?, ?)"));
   KV_TRY(insert.bind(m.cpu)
              .bind(m.cores)
              .bind(m.memory_bytes)
@@ -203,6 +209,7 @@ Status PlannerStore::save(const Calibration& c) {
              .bind(c.threads)
              .bind(c.version)
              .bind(c.measured)
+             .bind(c.revision)
              .run());
   KV_ASSIGN(const std::int64_t id, integer_of(database_, "SELECT last_insert_rowid()"));
   KV_ASSIGN(Statement rates, database_.prepare("INSERT INTO rates VALUES(?, ?, ?, ?, ?, ?, ?, ?)"));
@@ -216,8 +223,8 @@ Status PlannerStore::save(const Calibration& c) {
 Result<std::vector<Calibration>> PlannerStore::calibrations() {
   std::vector<Calibration> out;
   KV_ASSIGN(Statement row,
-            database_.prepare("SELECT calibration, cpu, cores, memory_bytes, compiler, threads, version, measured FROM "
-                              "calibrations ORDER BY measured DESC, calibration DESC"));
+            database_.prepare("SELECT calibration, cpu, cores, memory_bytes, compiler, threads, version, measured, "
+                              "revision FROM calibrations ORDER BY measured DESC, calibration DESC"));
   KV_ASSIGN(Statement rates,
             database_.prepare("SELECT what, subject, head_dim, heads, depth, value, spread FROM rates WHERE calibration = ? "
                               "ORDER BY what, subject, head_dim, heads, depth"));
@@ -233,6 +240,8 @@ Result<std::vector<Calibration>> PlannerStore::calibrations() {
     c.threads = static_cast<int>(row.integer());
     c.version = row.text();
     c.measured = row.text();
+    c.revision = static_cast<int>(row.integer());
+    if (!is_count(c.revision)) return damaged_memory(fmt::format("the revision of the calibration of {}", c.measured));
     rates.reset();
     rates.bind(id);
     for (;;) {

@@ -300,12 +300,37 @@ TEST_F(PlannerStoreTest, AMemoryOfFormat1IsRenewed) {
     ASSERT_TRUE(planner.add(decision).ok());
     ASSERT_TRUE(planner.evidence(FileSystem::real(), results()).ok());
     Database database = Database::open(root_ + "/home/" + kPlannerFile, Access::kReadWrite).value();
-    ASSERT_TRUE(database.execute("DROP TABLE fidelity; UPDATE evidence SET task = 'old'; PRAGMA user_version = 1;").ok());
+    ASSERT_TRUE(database
+                    .execute("DROP TABLE fidelity; ALTER TABLE calibrations DROP COLUMN revision; UPDATE evidence SET task = "
+                             "'old'; PRAGMA user_version = 1;")
+                    .ok());
   }
   PlannerStore planner = open().value();
   EXPECT_EQ(planner.plans().value().size(), 1U);
   EXPECT_TRUE(planner.fidelity().value().empty());
   EXPECT_EQ(planner.evidence(FileSystem::real(), results()).value()[0].task, "needle");
+}
+
+// What a calibration of format 2 measured, nobody can tell any more: it stays, and is of no revision that is used.
+TEST_F(PlannerStoreTest, ACalibrationOfFormat2IsOfRevision0) {
+  Calibration calibration = {.machine = run().machine, .threads = 1, .version = "0", .measured = "2025", .rates = {}};
+  calibration.rates.push_back({.what = "read", .subject = "", .value = 1e9, .spread = 0.1});
+  {
+    PlannerStore planner = open().value();
+    ASSERT_TRUE(planner.save(calibration).ok());
+    EXPECT_EQ(planner.calibrations().value()[0].revision, kCalibrationRevision);
+    Database database = Database::open(root_ + "/home/" + kPlannerFile, Access::kReadWrite).value();
+    ASSERT_TRUE(database.execute("ALTER TABLE calibrations DROP COLUMN revision; PRAGMA user_version = 2;").ok());
+  }
+  PlannerStore planner = open().value();
+  const std::vector<Calibration> old = planner.calibrations().value();
+  ASSERT_EQ(old.size(), 1U);
+  EXPECT_EQ(old[0].revision, 0);
+  EXPECT_NE(kCalibrationRevision, 0);
+  EXPECT_EQ(old[0].rates, calibration.rates);
+  ASSERT_TRUE(planner.save(calibration).ok());  // measured anew
+  EXPECT_EQ(planner.calibrations().value()[0].revision, kCalibrationRevision);
+  EXPECT_EQ(planner.calibrations().value().size(), 1U);
 }
 
 // No plan is made of figures that cannot be: statistics are made anew, what was measured is refused.
