@@ -4,12 +4,14 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <numeric>
 #include <set>
 
 #include "core/counted.h"
 #include "report/names.h"
+#include "report/pairing.h"
 
 namespace kvartet {
 namespace {
@@ -87,6 +89,27 @@ std::string cut_sentence(const Places& cut) {
 
 std::string prompts_detail(const Place& p) {
   return fmt::format("{} of {}", sum_of(p.figures), counted(sum_of(p.others), "prompt"));
+}
+
+// What is written after a token that the prefill decided still goes through the cache: how many of those answers scored otherwise
+// than full's. Empty: none.
+std::string scored_otherwise_text(const StoredResults& results) {
+  const std::set<SampleKey> decided = samples_decided_by_prefill(results);
+  std::map<SampleKey, double> of_full;
+  for (const Outcome& o : results.outcomes) {
+    if (o.spec == kReference && !o.failed() && o.score && decided.contains(o.key)) of_full[o.key] = *o.score;
+  }
+  int scored = 0;
+  int otherwise = 0;
+  for (const Outcome& o : results.outcomes) {
+    const auto full = of_full.find(o.key);
+    if (o.spec == kReference || o.failed() || !o.score || full == of_full.end()) continue;
+    ++scored;
+    if (std::abs(*o.score - full->second) > 1e-9) ++otherwise;
+  }
+  if (otherwise == 0) return "";
+  return fmt::format(" What is written after that token goes through the cache: of {} to these prompts, {} scored otherwise than full's.",
+                     counted(scored, "answer of other caches", "answers of other caches"), otherwise);
 }
 
 }  // namespace
@@ -186,8 +209,8 @@ std::vector<std::string> prompt_sentences(const StoredResults& results) {
   if (!decided.empty()) {
     out.push_back(fmt::format(
         "An answer of one token is predicted by the exact pass over the prompt before any cache acts, so it tells no cache from "
-        "another and is left out of the differences: {}. '--question-position unseen' asks through the cache.",
-        decided.text(prompts_detail)));
+        "another and is left out of the differences: {}. '--question-position unseen' asks through the cache.{}",
+        decided.text(prompts_detail), scored_otherwise_text(results)));
   }
   return out;
 }

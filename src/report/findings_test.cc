@@ -323,6 +323,18 @@ TEST(Findings, AnswersOfOneTokenDecideOnlyWhereTheQuestionWasUnseen) {
                                   }),
             1);
 
+  // The rest of the answer is the cache's own: its scores decide nothing here, and are told where they are others.
+  const auto telling = [&](const std::string& words) {
+    const std::vector<std::string> all = report_caveats(r, rows);
+    return std::ranges::count_if(all, [&](const std::string& c) { return c.find(words) != std::string::npos; });
+  };
+  EXPECT_EQ(telling("of 80 answers of other caches to these prompts, 20 scored otherwise"), 1);  // every second of kTwo
+  const auto four = std::ranges::find_if(
+      r.outcomes, [](const Outcome& o) { return o.spec == kFour && o.key.position == QuestionPosition::kSeen; });
+  four->score = 0;
+  EXPECT_EQ(telling("of 80 answers of other caches to these prompts, 21 scored otherwise"), 1);
+  four->score = 1;
+
   r.samples[0].gold_tokens = 2;  // one of the 40 that were seen
   EXPECT_EQ(report_rows(r)[1].paired, 1);
 }

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -19,6 +20,8 @@
 
 namespace kvartet {
 namespace {
+
+constexpr const char* kFull = "full";
 
 double mean(std::span<const double> x) {
   double sum = 0;
