@@ -120,7 +120,11 @@ TEST(CostModel, AnEvictorIsChargedForTheRowsThatStay) {
   // Generated rows stay with snapkv, but not with streamingllm.
   EXPECT_DOUBLE_EQ(kept_rows(facts_of("snapkv:budget=0.5"), 1000, 100), 600);
   EXPECT_DOUBLE_EQ(kept_rows(facts_of("streamingllm"), 1000, 100), 516);
-  EXPECT_DOUBLE_EQ(kept_share(facts_of("streamingllm"), 100), 1);
+  EXPECT_DOUBLE_EQ(kept_share(facts_of("streamingllm"), 100, 64), 1);
+  EXPECT_DOUBLE_EQ(kept_share(facts_of("streamingllm"), 1000, 64), 0.516);
+  // Holds the prompt, and not the answer: the first step sees all, the middle one 516 of 766, the last one half.
+  EXPECT_NEAR(kept_share(facts_of("streamingllm"), 500, 532), (1 + 4 * 516.0 / 766 + 0.5) / 6, 1e-12);
+  EXPECT_DOUBLE_EQ(kept_share(facts_of("snapkv:budget=600"), 500, 532), 1);
 }
 
 const CostTerm& term_of(const std::vector<CostTerm>& terms, const std::string& name) {

@@ -26,8 +26,8 @@ double mean_above_zero(double d, double s) {
 // What is known of caches that agree in this is known of each other.
 std::string family_of(const Candidate& c, int prompt_tokens) {
   const SpecFacts& f = c.facts;
-  return fmt::format("{}|{:.0f}|{}{:.0f}|{}{:.0f}", f.evict_method, 2 * std::log2(kept_share(f, prompt_tokens)), f.spec.key.name,
-                     f.key_bits, f.spec.value.name, f.value_bits);
+  return fmt::format("{}|{:.0f}|{}{:.0f}|{}{:.0f}", f.evict_method, 2 * std::log2(kept_share(f, prompt_tokens, 0)),
+                     f.spec.key.name, f.key_bits, f.spec.value.name, f.value_bits);
 }
 
 // What the decisions of one workload leave open, cap after cap.

@@ -32,6 +32,18 @@ TEST(Planner, WithoutLimitsQualityTakesTheReference) {
   EXPECT_EQ(plan_of(inputs_of(cells), request_of(TaskKind::kSummary, 2048)).first().spec, "full");
 }
 
+// A window that holds the prompt, and not the answer with it, is no way to keep everything in less memory.
+TEST(Planner, AWindowThatTheAnswerOutgrowsIsNotLossless) {
+  PlanRequest r = request_of(TaskKind::kSummary, 500);
+  r.workload.output_tokens = 512;
+  const std::vector<EvidenceCell> none;
+  const Plan plan = plan_of(inputs_of(none), r);
+  EXPECT_EQ(plan.first().spec, "full");
+  for (const Candidate& c : plan.candidates) {
+    if (c.spec.starts_with("streamingllm")) EXPECT_GT(c.loss.expected, 0) << c.spec;
+  }
+}
+
 // The advice falls out of the data: 4 bits for a summary, where eviction was measured to hurt; and eviction is left to a
 // needle, where it was measured to be nearly free.
 TEST(Planner, TheSameMemoryIsSpentByWhatWasMeasuredForTheKind) {

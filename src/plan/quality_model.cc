@@ -223,7 +223,8 @@ bool QualityModel::place(const EvidenceCell& cell, const std::optional<SpecFacts
   asked.prompt_tokens = cell.prompt_tokens;
   Part& part = group->part;
   part = part_of(*facts, asked);
-  if (part.evict && !part.drops_rows()) return false;  // no eviction was seen
+  part.share = kept_share(*facts, cell.prompt_tokens, 0);  // how long the answers were, the cell does not say
+  if (part.evict && !part.drops_rows()) return false;      // no eviction was seen
   part.kind = group->fidelity ? kKindOfText : kind_of_task(cell.task);
   part.position = position_of(cell);
   if (!group->same_model)
@@ -241,7 +242,7 @@ QualityModel::Part QualityModel::part_of(const SpecFacts& facts, const Workload&
   part.evict_method = facts.evict_method;
   part.evict_stage = facts.evict_stage;
   part.formats = facts.formats();
-  part.share = kept_share(facts, w.prompt_tokens);
+  part.share = kept_share(facts, w.prompt_tokens, w.answer_tokens());
   part.key_bits = facts.key_bits;
   part.value_bits = facts.value_bits;
   part.kind = w.kind;

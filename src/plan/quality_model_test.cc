@@ -33,8 +33,9 @@ TEST(QualityModel, TheReferenceLosesNothingByDefinition) {
   EXPECT_EQ(l.expected, 0);
   EXPECT_EQ(l.high, 0);
   EXPECT_EQ(l.source, LossSource::kExact);
-  // A window longer than the prompt drops nothing.
-  EXPECT_EQ(predict({}, "streamingllm", TaskKind::kSummary, 300).source, LossSource::kExact);
+  // A window that holds prompt and answer drops nothing; one that the answer outgrows does.
+  EXPECT_EQ(predict({}, "streamingllm:window=1024", TaskKind::kSummary, 300).source, LossSource::kExact);
+  EXPECT_EQ(predict({}, "streamingllm", TaskKind::kSummary, 300).source, LossSource::kPrior);
 }
 
 TEST(QualityModel, WithoutResultsThereIsAPriorThatSaysSo) {

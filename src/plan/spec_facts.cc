@@ -72,9 +72,14 @@ double chosen_rows(const SpecFacts& facts, int prompt_tokens) {
   return std::min<double>(prompt_tokens, amount(facts.spec.offload->budget, prompt_tokens));
 }
 
-double kept_share(const SpecFacts& facts, int prompt_tokens) {
+double kept_share(const SpecFacts& facts, int prompt_tokens, int answer_tokens) {
   if (!facts.evicts() || prompt_tokens <= 0) return 1;
-  return std::clamp(kept_rows(facts, prompt_tokens, 0) / prompt_tokens, 1e-6, 1.0);
+  const double of_prompt = std::clamp(kept_rows(facts, prompt_tokens, 0) / prompt_tokens, 1e-6, 1.0);
+  if (of_prompt < 1) return of_prompt;
+  const auto share_after = [&](int generated) {
+    return std::clamp(kept_rows(facts, prompt_tokens, generated) / (static_cast<double>(prompt_tokens) + generated), 1e-6, 1.0);
+  };
+  return (of_prompt + 4 * share_after(answer_tokens / 2) + share_after(answer_tokens)) / 6;  // Simpson's rule
 }
 
 }  // namespace kvartet

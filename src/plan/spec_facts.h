@@ -38,7 +38,8 @@ Result<SpecFacts> spec_facts(const CacheSpec& spec, const ModelShape& shape);
 double kept_rows(const SpecFacts& facts, int prompt_tokens, int generated);
 // Of them those that a selecting cache chooses anew at every step and fetches from the slow tier; 0 for others.
 double chosen_rows(const SpecFacts& facts, int prompt_tokens);
-// Share of the prompt's rows that stay, in (0, 1].
-double kept_share(const SpecFacts& facts, int prompt_tokens);
+// Share of the prompt's rows that stay, in (0, 1]. Where all do: share of all rows so far, on average over the answer, as a
+// window that holds the prompt may not hold the answer too.
+double kept_share(const SpecFacts& facts, int prompt_tokens, int answer_tokens);
 
 }  // namespace kvartet
