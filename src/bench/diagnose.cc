@@ -6,6 +6,8 @@
 #include <cmath>
 #include <map>
 #include <optional>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "bench/diagnose_view.h"
@@ -285,6 +287,15 @@ Status diagnose_text(Engine& engine, const ComparedText& text, std::span<Subject
   return {};
 }
 
+// A cache that takes every row at its own budget has no row here: those of its sweep stand for themselves then.
+void free_orphans(std::vector<DiagnosisRow>* rows) {
+  std::set<std::string> bases;
+  for (const DiagnosisRow& row : *rows)
+    if (row.sweep_of.empty()) bases.insert(row.spec);
+  for (DiagnosisRow& row : *rows)
+    if (!bases.contains(row.sweep_of)) row.sweep_of.clear();
+}
+
 }  // namespace
 
 std::vector<SweptSpec> budget_sweep(const CacheSpec& spec) {
@@ -321,6 +332,7 @@ Result<DiagnosisReport> diagnose_selection(Engine& engine, std::span<const Compa
   for (const Subject& subject : subjects) {
     if (!subject.recall.empty()) report.rows.push_back(summarized(subject, report));
   }
+  free_orphans(&report.rows);
   return report;
 }
 

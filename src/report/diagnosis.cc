@@ -2,15 +2,18 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <set>
 
 namespace kvartet {
 namespace {
 
 using nlohmann::json;
 
-constexpr std::size_t kMostCells = 1 << 16;  // of a map: above any model
+constexpr std::size_t kMostCells = 1 << 16;  // of a map, its lines counted too: above any model
+constexpr double kMostFigure = 1e9;          // no share, count or relative error is larger
 
 // Reads fields and remembers the first that is not what it should be.
 class Fields {
@@ -20,13 +23,17 @@ class Fields {
 
   double number(const json& object, const char* key) {
     const auto found = object.is_object() ? object.find(key) : object.end();
-    if (object.is_object() && found != object.end() && found->is_number()) return found->get<double>();
+    if (object.is_object() && found != object.end() && found->is_number()) {
+      const auto x = found->get<double>();
+      if (std::abs(x) < kMostFigure) return x;
+    }
     miss(key);
     return 0;
   }
   int whole(const json& object, const char* key) {
     const double x = number(object, key);
-    return x >= 0 && x < 1e9 ? static_cast<int>(x) : 0;
+    if (x < 0) miss(key);
+    return x >= 0 ? static_cast<int>(x) : 0;
   }
   const json& part(const json& object, const char* key) {
     static const json kNothing;
@@ -49,7 +56,7 @@ class Fields {
     std::size_t cells = 0;
     for (const json& line : map.is_array() ? map : json::array()) {
       out.map.emplace_back();
-      if (!line.is_array() || (cells += line.size()) > kMostCells || line.size() != map.front().size()) {
+      if (!line.is_array() || (cells += line.size() + 1) > kMostCells || line.size() != map.front().size()) {
         miss("map");
         return out;
       }
@@ -95,6 +102,15 @@ DiagnosedCache cache_of(const json& row, Fields* fields) {
   return cache;
 }
 
+// A cache that takes all rows at its own budget is in no diagnosis, those of its sweep are: they stand for themselves then.
+void free_orphans(std::vector<DiagnosedCache>* caches) {
+  std::set<std::string> bases;
+  for (const DiagnosedCache& c : *caches)
+    if (c.sweep_of.empty()) bases.insert(c.spec);
+  for (DiagnosedCache& c : *caches)
+    if (!bases.contains(c.sweep_of)) c.sweep_of.clear();
+}
+
 }  // namespace
 
 Result<SelectionDiagnosis> parse_diagnosis(std::string_view text, const std::string& source) {
@@ -114,6 +130,7 @@ Result<SelectionDiagnosis> parse_diagnosis(std::string_view text, const std::str
   const json& rows = fields.part(diagnosis, "rows");
   if (rows.is_array())
     for (const json& row : rows) out.caches.push_back(cache_of(row, &fields));
+  free_orphans(&out.caches);
   if (!fields.ok() || !rows.is_array()) {
     return bad_input(
         fmt::format("{} holds no diagnosis that this version can read ({} is missing or wrong); write it with 'kvartet "

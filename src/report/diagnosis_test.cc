@@ -73,5 +73,32 @@ TEST(Diagnosis, WhatIsNoneIsRefused) {
   EXPECT_FALSE(parse_diagnosis(ragged.dump(), "x.json").ok());
 }
 
+TEST(Diagnosis, FiguresThatCannotBeAreRefused) {
+  for (const char* path :
+       {"/diagnosis/prefix_tokens", "/diagnosis/steps", "/diagnosis/gold_tokens", "/diagnosis/rows/0/selected_rows",
+        "/diagnosis/rows/0/recall/mean", "/diagnosis/rows/0/mass_ratio/p95"}) {
+    nlohmann::json document = made_diagnosis("yakv");
+    document[nlohmann::json::json_pointer(path)] = 1e300;
+    EXPECT_FALSE(parse_diagnosis(document.dump(), "x.json").ok()) << path;
+  }
+  nlohmann::json negative = made_diagnosis("yakv");
+  negative["diagnosis"]["steps"] = -1;
+  EXPECT_FALSE(parse_diagnosis(negative.dump(), "x.json").ok());
+  nlohmann::json lines = made_diagnosis("yakv");  // without a cell, but a hundred thousand of them
+  lines["diagnosis"]["rows"][0]["recall"]["map"] = std::vector<std::vector<double>>(100'000);
+  EXPECT_FALSE(parse_diagnosis(lines.dump(), "x.json").ok());
+}
+
+// A cache that takes every row of the text is in no diagnosis, and its sweep is no less shown for that.
+TEST(Diagnosis, ASweepWhoseCacheSelectsNothingIsShown) {
+  nlohmann::json document = made_diagnosis("yakv");
+  document["diagnosis"]["rows"].erase(0);
+  for (nlohmann::json& row : document["diagnosis"]["rows"])
+    row["spec"] = "yakv:budget=" + std::to_string(row["budget_share"].get<double>());
+  const std::string html = page_with({parse_diagnosis(document.dump(), "x.json").value()});
+  for (const char* spec : {"yakv:budget=0.000977", "yakv:budget=0.015625", "yakv:budget=0.250000"})
+    EXPECT_NE(html.find(spec), std::string::npos) << spec;
+}
+
 }  // namespace
 }  // namespace kvartet
