@@ -25,6 +25,7 @@
 #include "cli/prefill_keeping.h"
 #include "cli/self_checking.h"
 #include "cli/shared_prompts.h"
+#include "cli/task_notes.h"
 #include "core/bytes_text.h"
 #include "core/clock.h"
 #include "core/counted.h"
@@ -203,17 +204,6 @@ std::vector<CacheSpec> all_specs(std::span<const CacheSpec> named, std::span<con
   return all;
 }
 
-void print_plan_notes(std::span<const PlannedTask> plan) {
-  for (const PlannedTask& task : plan) {
-    for (const SkippedLine& line : task.skipped) print_note(fmt::format("{}: {}; left out", line.where(), line.reason));
-    if (!task.skipped.empty()) {
-      print_note(fmt::format("{}: {} used, {} left out", task.task, counted(task.samples.size(), "record"),
-                             counted(task.skipped.size(), "line")));
-    }
-    if (!task.note.empty()) print_note(task.note);
-  }
-}
-
 Result<const Preset*> chosen_preset(const BenchFlags& flags) {
   const BenchmarkRequest& asked = flags.request;
   const bool names_work = flags.preset.has_value() || !flags.kv.empty() || !asked.tasks.empty() || !asked.metric.empty();
@@ -346,12 +336,13 @@ Status bench(BenchFlags& flags) {
   const std::vector<AutoSpec>& wishes = asked.wishes;
   for (const std::string& task : flags.request.tasks) KV_TRY(make_task(task, flags.request.metric).status());
   flags.request.question_positions = asked_positions(flags.question_positions);
+  flags.request.cancel = &interrupted();
   FileSystem& files = FileSystem::real();
   KV_ASSIGN(const EngineOptions options, engine_options(flags.model));
   std::optional<Lessons> lessons;
+  const LearnSite site_of_learning = {options.model_path, options.threads, flags.out, flags.request.data_dir};
   if (flags.learn.on) {
-    KV_ASSIGN(lessons, plan_lessons(flags.learn, {options.model_path, options.threads, flags.out, flags.request.data_dir},
-                                    &flags.request));
+    KV_ASSIGN(lessons, plan_lessons(flags.learn, site_of_learning, {}, &flags.request));
     print_notes(lessons->notes);
     if (lessons->empty()) {
       if (flags.json) print("{\"rows\": []}\n");
@@ -362,10 +353,17 @@ Status bench(BenchFlags& flags) {
   const double opening = Clock::real().seconds();
   KV_ASSIGN(std::unique_ptr<Engine> engine, Engine::open(options));
   const double open_s = Clock::real().seconds() - opening;
-  KV_ASSIGN(Work work, plan_work(flags, preset, asked, *engine));
+  Work work;
+  if (lessons) {
+    KV_ASSIGN(work.plan,
+              plan_fitting(flags.learn, site_of_learning, engine->vocabulary(), engine->shape(), &flags.request, &*lessons));
+    print_notes(lessons->notes);
+  } else {
+    KV_ASSIGN(work, plan_work(flags, preset, asked, *engine));
+  }
   const std::vector<CacheSpec>& specs = work.specs;
   const std::vector<PlannedTask>& plan = work.plan;
-  print_plan_notes(plan);
+  print_task_notes(plan);
   std::vector<TaskCaches> caches;
   if (lessons) {
     KV_ASSIGN(caches, learned_caches(flags, *engine, open_s, &*lessons, &work.plan));

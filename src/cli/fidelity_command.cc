@@ -9,10 +9,13 @@
 #include "bench/diagnose.h"
 #include "bench/fidelity.h"
 #include "bench/runner/benchmark.h"
+#include "bench/tasks/own_file.h"
+#include "bench/tasks/task.h"
 #include "cli/command.h"
 #include "cli/json_output.h"
 #include "cli/planning.h"
 #include "cli/prefill_keeping.h"
+#include "cli/task_notes.h"
 #include "core/counted.h"
 #include "core/file_system.h"
 #include "engine/engine.h"
@@ -36,7 +39,11 @@ struct FidelityFlags {
   bool sweep = false;
   bool free_given = false;
   bool samples_given = false;
+  bool windows_given = false;
 };
+
+// All prompts are held at once: more than anybody waits for, and no more memory than a few GB at the longest contexts.
+constexpr int kMostSamples = 10'000;
 
 // For the planner, which knows something of these caches from now on. Nobody's measurement fails over it.
 Status keep_for_planner(const FidelityFlags& flags, const std::string& model_path, const std::string& text_hash,
@@ -81,20 +88,31 @@ Result<Texts> texts_of_task(const FidelityFlags& flags, const Engine& engine) {
   request.contexts = {flags.request.context};
   request.samples = flags.samples;
   request.data_dir = flags.data_dir;
+  request.cancel = &interrupted();
+  KV_ASSIGN(const TaskSpec named, parse_task_spec(flags.task));
+  if (is_record_file(named.name)) request.metric = "likelihood";  // the user's own records need one, and nothing is scored here
   KV_ASSIGN(const std::vector<PlannedTask> planned,
             plan_benchmark(request, engine.vocabulary(), engine.shape(), FileSystem::real()));
+  print_task_notes(planned);
   Texts texts;
   for (const PreparedSample& sample : planned.front().samples) {
     const int gold = static_cast<int>(sample.gold.size());
-    if (gold < 2) {
-      return usage_error(fmt::format("the answer of {} has {}, too few to compare over; choose another task", flags.task,
-                                     counted(gold, "token")));
-    }
+    if (gold < 2) continue;
     ComparedText& text = texts.compared.emplace_back();
     text.tokens = sample.prompt();
     text.compared = std::min(gold - 1, flags.request.tokens);
     text.tokens.insert(text.tokens.end(), sample.gold.begin(), sample.gold.begin() + text.compared + 1);
     text.gold = sample.gold_positions;
+  }
+  const std::size_t all = planned.front().samples.size();
+  const std::size_t short_ones = all - texts.compared.size();
+  if (short_ones == all) {
+    return usage_error(
+        fmt::format("the answers of {} have fewer than two tokens, too few to compare over; choose another task", flags.task));
+  }
+  if (short_ones > 0) {
+    print_note(fmt::format("note: {} of {} left out: an answer of fewer than two tokens is too short to compare over", short_ones,
+                           counted(all, "prompt")));
   }
   return texts;
 }
@@ -123,8 +141,19 @@ Result<std::unique_ptr<KeptPrefills>> keep_prefixes(const std::string& directory
   return kept;
 }
 
+// Which selecting caches are in no diagnosis.
+void note_undiagnosed(std::span<const CacheSpec> specs, const DiagnosisReport& diagnosis) {
+  if (diagnosis.rows.empty()) return print_note("note: nothing is diagnosed: none of the caches selects rows of these texts");
+  for (const CacheSpec& spec : specs) {
+    const bool there = std::any_of(diagnosis.rows.begin(), diagnosis.rows.end(),
+                                   [&](const DiagnosisRow& row) { return row.spec == spec.canonical; });
+    if (spec.offload && !there)
+      print_note(fmt::format("note: {} is in no diagnosis: it takes every row of these texts", spec.canonical));
+  }
+}
+
 std::string result_text(const FidelityFlags& flags, const FidelityReport& report, const DiagnosisReport& diagnosis) {
-  if (!flags.json) return fidelity_table(report) + (flags.diagnose ? diagnosis_table(diagnosis) : "");
+  if (!flags.json) return fidelity_table(report) + (diagnosis.rows.empty() ? "" : diagnosis_table(diagnosis));
   nlohmann::json document = fidelity_json(report);
   if (flags.diagnose) document["diagnosis"] = diagnosis_json(diagnosis);
   return json_text(document);
@@ -137,6 +166,12 @@ Status check_flags(const FidelityFlags& flags) {
   if (flags.sweep && !flags.diagnose) return usage_error("--sweep belongs to --diagnose; give both");
   if (flags.samples_given && flags.task.empty()) {
     return usage_error("--samples counts the prompts of a --task; of a text give --windows");
+  }
+  if (flags.windows_given && flags.file.empty()) {
+    return usage_error("--windows counts those of a text (-f); of a task give --samples");
+  }
+  if (!flags.data_dir.empty() && flags.task.empty()) {
+    return usage_error("--data is the folder of a --task's files, and -f names a text; leave --data out");
   }
   return {};
 }
@@ -169,6 +204,7 @@ Status fidelity(const FidelityFlags& flags) {
   // An answer's few tokens say too little of a cache.
   const Status noted = flags.task.empty() ? keep_for_planner(flags, options.model_path, texts.hash, report) : Status();
   if (!noted.ok()) print_note("note: the planner will not know of this: " + noted.message());
+  if (flags.diagnose) note_undiagnosed(specs, diagnosis);
   print(result_text(flags, report, diagnosis));
   return kept == nullptr ? Status() : report_keeping(*kept, *flags.keep_prefill);
 }
@@ -192,7 +228,7 @@ void add_fidelity(CLI::App& app, Action* action) {
       "also whether the rows that hold the answer are found");
   command->add_option("--samples", flags->samples, "prompts of the task, from its first on; two or more give intervals")
       ->capture_default_str()
-      ->check(at_least(1));
+      ->check(whole_number(1, kMostSamples));
   command->add_option("--data", flags->data_dir, "the folder of the data files, for tasks that read some");
   command->add_option("--context", flags->request.context, "tokens of a window of the text")
       ->capture_default_str()
@@ -221,6 +257,7 @@ void add_fidelity(CLI::App& app, Action* action) {
   command->callback([flags, action, command] {
     flags->free_given = command->count("--free") > 0;
     flags->samples_given = command->count("--samples") > 0;
+    flags->windows_given = command->count("--windows") > 0;
     if (flags->request.free_tokens == 0) flags->request.free_starts = 0;
     *action = [flags] { return fidelity(*flags); };
   });

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include "bench/tasks/task.h"
@@ -118,7 +120,8 @@ Status check_learn_flags(const LearnFlags& flags, bool names_work) {
   return {};
 }
 
-Result<Lessons> plan_lessons(const LearnFlags& flags, const LearnSite& site, BenchmarkRequest* request) {
+Result<Lessons> plan_lessons(const LearnFlags& flags, const LearnSite& site, const TaskLengths& unfit,
+                             BenchmarkRequest* request) {
   KV_ASSIGN(const std::vector<TaskKind> kinds, asked_kinds(flags));
   LearnRequest learn;
   learn.most = static_cast<std::size_t>(flags.cells.value_or(kUsualCells));
@@ -139,6 +142,7 @@ Result<Lessons> plan_lessons(const LearnFlags& flags, const LearnSite& site, Ben
     KV_ASSIGN(const std::unique_ptr<Task> made, make_task(task));
     lessons.tasks[kind] = made->spec();
     for (const int context : request->contexts) {
+      if (unfit.contains({lessons.tasks[kind], context})) continue;
       Workload w = workload_filling(kind, context);
       w.sealed_before_question = request->question_positions.front() != QuestionPosition::kSeen;
       learn.workloads.push_back(w);
@@ -153,6 +157,42 @@ Result<Lessons> plan_lessons(const LearnFlags& flags, const LearnSite& site, Ben
     if (asked) request->tasks.push_back(task);
   }
   return lessons;
+}
+
+Result<std::vector<PlannedTask>> plan_fitting(const LearnFlags& flags, const LearnSite& site, const Vocabulary& vocabulary,
+                                              const ModelShape& shape, BenchmarkRequest* request, Lessons* lessons) {
+  TaskLengths unfit;
+  std::vector<std::string> notes;
+  Status first_refusal;
+  for (;;) {
+    const std::size_t known = unfit.size();
+    std::vector<PlannedTask> plan;
+    BenchmarkRequest one = *request;
+    for (const std::string& task : request->tasks) {
+      for (const int context : std::set<int>(request->contexts.begin(), request->contexts.end())) {
+        if (unfit.contains({task, context})) continue;
+        one.tasks = {task};
+        one.contexts = {context};
+        Result<std::vector<PlannedTask>> planned = plan_benchmark(one, vocabulary, shape, FileSystem::real());
+        if (planned.ok()) {
+          std::move(planned->begin(), planned->end(), std::back_inserter(plan));
+          continue;
+        }
+        const Status& why = planned.status();
+        if (why.code() != Code::kExhausted) return why;
+        if (first_refusal.ok()) first_refusal = why;
+        notes.push_back(fmt::format("{} at {} tokens is not learned about: {}", task, context, why.message()));
+        unfit.insert({task, context});
+      }
+    }
+    if (unfit.size() == known) {
+      lessons->notes = std::move(notes);
+      return plan;
+    }
+    Result<Lessons> others = plan_lessons(flags, site, unfit, request);
+    if (!others.ok() || others->empty()) return first_refusal;
+    *lessons = std::move(*others);
+  }
 }
 
 Result<std::vector<TaskCaches>> caches_of_lessons(const Lessons& lessons, std::vector<PlannedTask>* plan) {

@@ -3,7 +3,9 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bench/runner/benchmark.h"
@@ -41,8 +43,18 @@ struct LearnSite {
   std::string data_dir;  // for the tasks of real documents
 };
 
-// Sets the request's tasks and, where none are given, its contexts. Only the model's metadata is read.
-Result<Lessons> plan_lessons(const LearnFlags& flags, const LearnSite& site, BenchmarkRequest* request);
+// Tasks by their text, and contexts.
+using TaskLengths = std::set<std::pair<std::string, int>>;
+
+// Sets the request's tasks and, where none are given, its contexts. `unfit` is not learned about. Only the model's metadata is
+// read.
+Result<Lessons> plan_lessons(const LearnFlags& flags, const LearnSite& site, const TaskLengths& unfit, BenchmarkRequest* request);
+
+// The benchmark's plan for the lessons. Where a task does not fit a context, which only the vocabulary tells, nothing can be
+// learned: that is noted, and the lessons are chosen anew without. As plan_benchmark(); kExhausted: nothing fits that could be
+// learned about.
+Result<std::vector<PlannedTask>> plan_fitting(const LearnFlags& flags, const LearnSite& site, const Vocabulary& vocabulary,
+                                              const ModelShape& shape, BenchmarkRequest* request, Lessons* lessons);
 
 // The caches of each task of the plan: full and those to be learned about; tasks without a lesson leave the plan.
 Result<std::vector<TaskCaches>> caches_of_lessons(const Lessons& lessons, std::vector<PlannedTask>* plan);

@@ -16,6 +16,8 @@
 namespace kvartet {
 namespace {
 
+constexpr const char* kReference = "full";
+
 // Tables of one task that have something in common: their lengths, and two figures for each.
 struct Place {
   Cell first;

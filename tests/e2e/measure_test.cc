@@ -96,6 +96,49 @@ TEST_F(Measure, FidelitySaysWhereASelectionLoses) {
   EXPECT_TRUE(is_refused(fidelity(caches + Arguments{"--samples", "2"}), 2, "--windows"));
 }
 
+TEST_F(Measure, FidelityOfATaskTakesTheUsersOwnRecords) {
+  const std::string records =
+      folder_.file("own.jsonl", R"({"input": "What grinds?", "context": "The mill grinds corn.", "answers": ["the old mill"]})"
+                                "\n"
+                                R"({"input": "Who sings?", "context": "The wren sings.", "answers": ["a small wren"]})"
+                                "\n");
+  const Arguments task = {"fidelity", "-m", model_, "--threads", "1", "--kv", "q8_0", "--task", records, "--context", "400"};
+  const Finished f = run(task + Arguments{"--samples", "2", "--json"});
+  ASSERT_TRUE(is_ok(f));
+  EXPECT_EQ(f.json()["reference"]["windows"], 2);
+  // What is no record, and what is too short, is left out and told.
+  std::ofstream(records, std::ios::app) << "no record\n"
+                                        << R"({"input": "Yes?", "context": "Yes.", "answers": ["y"]})" << "\n";
+  const Finished some = run(task + Arguments{"--samples", "3", "--json"});
+  ASSERT_TRUE(is_ok(some));
+  EXPECT_EQ(some.json()["reference"]["windows"], 2);
+  EXPECT_NE(some.err.find("own.jsonl:3: "), std::string::npos) << some.err;
+  EXPECT_NE(some.err.find("1 of 3 prompts left out"), std::string::npos) << some.err;
+  const std::string short_one = folder_.file("short.jsonl", R"({"input": "Yes?", "context": "Yes.", "answers": ["y"]})");
+  EXPECT_TRUE(is_refused(run({"fidelity", "-m", model_, "--kv", "q8_0", "--task", short_one, "--context", "400"}), 2, "answers"));
+  EXPECT_TRUE(is_refused(run(task + Arguments{"--samples", "0"}), 2, "--samples"));
+  // Every prompt is prepared, and held, before the first is run: a million of them took minutes and gigabytes.
+  EXPECT_TRUE(is_refused(run(task + Arguments{"--samples", "1000000"}), 2, "--samples"));
+  EXPECT_TRUE(is_refused(run(task + Arguments{"--windows", "2"}), 2, "--samples"));
+  EXPECT_TRUE(is_refused(fidelity({"--kv", "q8_0", "--data", folder_.path()}), 2, "--task"));
+}
+
+// A method that did not act says so, and the sweep of one that takes every row stands for itself.
+TEST_F(Measure, ADiagnosisSaysWhatIsNotInIt) {
+  const Arguments window = {"--context", "200", "--tokens", "3", "--free", "0", "--diagnose"};
+  const Finished none = fidelity(window + Arguments{"--kv", "q8_0"});
+  ASSERT_TRUE(is_ok(none));
+  EXPECT_NE(none.err.find("nothing is diagnosed"), std::string::npos) << none.err;
+  EXPECT_EQ(none.out.find("recall"), std::string::npos) << none.out;
+  const Finished swept = fidelity(window + Arguments{"--kv", "yakv:budget=5000", "--sweep"});
+  ASSERT_TRUE(is_ok(swept));
+  EXPECT_NE(swept.err.find("takes every row"), std::string::npos) << swept.err;
+  EXPECT_NE(swept.out.find("1 = yakv:budget=0.0009765625"), std::string::npos) << swept.out;
+  const Json rows = fidelity(window + Arguments{"--kv", "yakv:budget=5000", "--sweep", "--json"}).json()["diagnosis"]["rows"];
+  ASSERT_EQ(rows.size(), 9U);
+  for (const Json& row : rows) EXPECT_FALSE(row.contains("sweep_of"));
+}
+
 // Prefixes are computed once, and the results are the same.
 TEST_F(Measure, FidelityKeepsPrefixes) {
   const Arguments asked = {"--kv", "oracle:local=16", "--context", "200",        "--tokens", "3", "--windows",
@@ -112,6 +155,15 @@ TEST_F(Measure, FidelityKeepsPrefixes) {
   EXPECT_EQ(second.out, plain.out);
   EXPECT_NE(first.err.find("2 read, 2 written"), std::string::npos) << first.err;
   EXPECT_NE(second.err.find("4 read, 0 written"), std::string::npos) << second.err;
+}
+
+TEST_F(Measure, FidelityCanBeInterruptedWhileItPreparesPrompts) {
+  Program program({"fidelity", "-m", model_, "--threads", "1", "--kv", "q8_0", "--task", "fewshot", "--context", "900",
+                   "--samples", "10000"});
+  usleep(500'000);
+  ASSERT_TRUE(program.running());
+  program.kill(SIGTERM);
+  EXPECT_TRUE(is_refused(program.wait(), 130, "interrupted"));
 }
 
 TEST_F(Measure, FidelityCanBeInterruptedWhileItCompares) {

@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "bench_fixture.h"
+#include "results/planner_store.h"
 #include "results/sqlite.h"
 
 namespace kvartet::e2e {
@@ -117,6 +118,25 @@ TEST_F(PlanProgram, ADamagedMemoryIsToldAndDoneWithout) {
   }
 }
 
+// Rates that another revision of the program measured are not this program's: one sentence says so, and how to measure anew.
+TEST_F(PlanProgram, ACalibrationOfAnotherRevisionIsNotUsed) {
+  const Machine here = this_machine();
+  Calibration calibration = {.machine = here, .threads = 1, .version = "0", .measured = "2025-01-01", .rates = {}};
+  calibration.rates.push_back({.what = std::string(rate::kRead), .subject = "", .value = 5e9, .spread = 0});
+  ASSERT_TRUE(PlannerStore::open(FileSystem::real(), folder_.path("home")).value().save(calibration).ok());
+  EXPECT_NE(plan({}).out.find("calibrated 2025-01-01"), std::string::npos);
+  for (const int other : {0, kCalibrationRevision + 1}) {
+    calibration.revision = other;
+    ASSERT_TRUE(PlannerStore::open(FileSystem::real(), folder_.path("home")).value().save(calibration).ok());
+    const Finished f = plan({});
+    ASSERT_TRUE(is_ok(f));
+    EXPECT_EQ(f.out.find("calibrated 2025-01-01"), std::string::npos) << f.out;
+    for (const char* word : {"2025-01-01", "was not used", "kvartet calibrate --threads 1"})
+      EXPECT_NE(f.out.find(word), std::string::npos) << word << " in\n" << f.out;
+    EXPECT_TRUE(plan({"--json"}).json()["calibrated_read_gb_per_s"].is_null());
+  }
+}
+
 // In the planner, with --learn and on the report's page alike.
 TEST_F(PlanProgram, AFolderThatIsNamedTwiceIsNoMoreEvidence) {
   ASSERT_TRUE(is_ok(run(bench_arguments("results", {"--samples", "6"}))));
@@ -189,6 +209,25 @@ TEST_F(PlanProgram, LearnMeasuresWhatIsOpen) {
     EXPECT_TRUE(row["spec"] == "full" || listed.out.find(row["spec"].get<std::string>()) != std::string::npos) << row["spec"];
   }
   EXPECT_TRUE(is_ok(plan({"--results", out("learned")})));
+}
+
+// A task that does not fit a context is left out there, and does not end what can be learned of the others.
+TEST_F(PlanProgram, LearnGoesOnWhereATaskDoesNotFit) {
+  const auto learn = [&](const Arguments& more) {
+    return run(Arguments{"bench", "-m", model_, "--threads", "1", "--learn", "--samples", "2", "--cells", "200", "--data",
+                         folder_.path(), "--dry-run", "-o", out("learned")} +
+               more);
+  };
+  EXPECT_TRUE(is_sentence(learn({"--for", "single-fact", "--context", "300"}), 4, "needle"));
+  const Finished some = learn({"--for", "single-fact", "--for", "few-shot", "--context", "900", "--context", "300"});
+  ASSERT_TRUE(is_ok(some));
+  EXPECT_NE(some.err.find("needle at 300 tokens is not learned about: "), std::string::npos) << some.err;
+  const auto is_listed = [&](const char* task, int context) {
+    return some.out.find(fmt::format("{:22} {:>7}", task, context)) != std::string::npos;
+  };
+  EXPECT_TRUE(is_listed("needle", 900)) << some.out;
+  EXPECT_FALSE(is_listed("needle", 300)) << some.out;
+  EXPECT_TRUE(is_listed("fewshot", 300)) << some.out;
 }
 
 TEST_F(PlanProgram, LearnIsRefusedWhereItMakesNoSense) {

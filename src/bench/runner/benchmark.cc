@@ -18,13 +18,20 @@ namespace {
 // A prompt is tokenized in parts (document, question) but a task counts it whole: the two counts differ by a few tokens.
 constexpr int kCountSlack = 8;
 
+// Prompts of thousands of samples take minutes to prepare.
+Status check_cancel(const BenchmarkRequest& request) {
+  if (request.cancel == nullptr || !request.cancel->load()) return {};
+  return cancelled("interrupted while prompts were prepared; nothing was run");
+}
+
 Result<SampleSet> task_samples(const Task& task, const BenchmarkRequest& request, int context, const Vocabulary& vocabulary,
                                FileSystem& files) {
   TaskRequest wish;
   wish.seed = request.seed;
   wish.data_dir = request.data_dir;
   wish.files = &files;
-  wish.count_tokens = [&](std::string_view text) -> Result<int> {
+  wish.count_tokens = [&](std::string_view text) -> Result<int> {  // every generator asks several times for each sample
+    KV_TRY(check_cancel(request));
     KV_ASSIGN(const std::vector<Token> tokens, vocabulary.tokenize(text));
     return static_cast<int>(tokens.size());
   };
@@ -72,6 +79,7 @@ Result<PlannedTask> plan_task(const Task& task, const BenchmarkRequest& request,
   out.skipped = std::move(set.skipped);
   int ordinal = 0;
   for (Sample& sample : set.samples) {
+    KV_TRY(check_cancel(request));
     const SampleKey key = {out.task, context, sample.id};
     KV_ASSIGN(PreparedSample prepared, prepare_sample(vocabulary, std::move(sample), key, ordinal++));
     out.samples.push_back(std::move(prepared));

@@ -26,6 +26,7 @@ struct BenchmarkRequest {
   std::string data_dir;
   std::vector<QuestionPosition> question_positions = {QuestionPosition::kSeen};  // each prompt runs once for each
   std::string form;                                                              // "paper": a paper's own settings; empty: fair
+  const std::atomic<bool>* cancel = nullptr;                                     // looked at while prompts are prepared
 };
 
 struct PlannedTask {
@@ -45,7 +46,7 @@ struct PlannedTask {
 // asked for, a task runs in those that it can, with a note: without questions apart from its documents in the seen one only,
 // without a second question about any of them not in that position.
 // kUsage: unknown task, context beyond the model's, no position that a task can run in; kExhausted: a conversation of two
-// questions that is longer than the model's context; else as the task.
+// questions that is longer than the model's context; kCancelled; else as the task.
 Result<std::vector<PlannedTask>> plan_benchmark(const BenchmarkRequest& request, const Vocabulary& vocabulary,
                                                 const ModelShape& shape, FileSystem& files);
 

@@ -423,6 +423,26 @@ TEST_F(BenchmarkTest, ATaskWithoutQuestionsRunsWithTheQuestionSeenOnlyAndSaysSo)
   EXPECT_EQ(plan_benchmark(request, vocabulary_, shape_, files_).status().code(), Code::kUsage);
 }
 
+// A million prompts took minutes to prepare, and no signal ended that.
+TEST_F(BenchmarkTest, PreparingPromptsCanBeInterrupted) {
+  put("my.jsonl", R"({"input": "Who?", "context": "A wren.", "answers": ["wren"]})");
+  std::atomic<bool> cancel = false;
+  for (const char* task : {"needle", "fewshot", "my.jsonl"}) {
+    BenchmarkRequest request;
+    request.tasks = {task};
+    if (std::string_view(task) == "my.jsonl") request.metric = "contains";
+    request.contexts = {2048};
+    request.samples = 2;
+    request.cancel = &cancel;
+    cancel = false;
+    EXPECT_TRUE(plan_benchmark(request, vocabulary_, shape_, files_).ok()) << task;
+    cancel = true;
+    const Status status = plan_benchmark(request, vocabulary_, shape_, files_).status();
+    EXPECT_EQ(status.code(), Code::kCancelled) << task;
+    EXPECT_NE(status.message().find("interrupted"), std::string::npos) << status.message();
+  }
+}
+
 TEST_F(BenchmarkTest, RefusesBeforeAnythingRuns) {
   BenchmarkRequest request;
   request.contexts = {1024};
