@@ -13,6 +13,7 @@
 #include "core/check.h"
 #include "core/rng.h"
 #include "quantize/tile_format.h"
+#include "simd/targets.h"
 
 namespace kvartet {
 namespace {
@@ -115,6 +116,13 @@ std::vector<FormatRequest> formats() {
 }  // namespace kvartet
 
 int main() {
+  // Counts are comparable with those of the same kernels as the same compiler makes them.
+#ifdef __clang__
+  const std::string compiler = fmt::format("clang++ {}.{}", __clang_major__, __clang_minor__);
+#else
+  const std::string compiler = fmt::format("g++ {}.{}", __GNUC__, __GNUC_MINOR__);
+#endif
+  fmt::print("counted {}, {}\n", kvartet::simd_targets().front().name, compiler);
   for (const kvartet::FormatRequest& request : kvartet::formats())
     for (const kvartet::Side side : {kvartet::Side::kKey, kvartet::Side::kValue}) kvartet::count_format(request, side);
   kvartet::count_prefill();
