@@ -12,6 +12,7 @@
 #include "core/rng.h"
 #include "engine/engine.h"
 #include "model/peer_llama.h"
+#include "results/machine.h"
 #include "results/paired.h"
 
 namespace kvartet {
@@ -37,6 +38,14 @@ DecodeTimes added(const DecodeTimes& sum, const DecodeTimes& before, const Decod
 DecodeTimes per_step(const DecodeTimes& sum) {
   const double steps = std::max(1, sum.steps);
   return {sum.linear / steps, sum.attention / steps, sum.cache / steps, sum.head / steps, 1};
+}
+
+void add_traffic(const RowTraffic& more, RowTraffic* sum) {
+  sum->bytes_fetched += more.bytes_fetched;
+  sum->rows_fetched += more.rows_fetched;
+  sum->rows_hit += more.rows_hit;
+  sum->medium.reads += more.medium.reads;
+  sum->medium.bytes_read += more.medium.bytes_read;
 }
 
 // The peer at one depth: one session per cache type and flash attention setting, filled once and rewound after each run.
@@ -73,6 +82,7 @@ class SpeedMeter {
   std::vector<Sequence> sealed_;
   std::vector<std::vector<double>> prefill_runs_, decode_runs_;  // per spec
   std::vector<DecodeTimes> decode_times_;                        // per spec, sums over rounds
+  std::vector<StepBreakdown> held_;                              // per spec: bytes, traffic and medium
   std::vector<PeerRun> peers_;
 };
 
@@ -173,6 +183,11 @@ Status SpeedMeter::decode_round(int depth) {
     decode_times_[i] = added(decode_times_[i], before, engine_->decode_times());
     if (done[0].finish_reason == FinishReason::kCancelled) return cancelled("interrupted before the measurement was complete");
     decode_runs_[i].push_back(options_.gen / done[0].decode_s);
+    held_[i].held = fork.cache.bytes();
+    held_[i].slow_medium = fork.cache.slow_medium();
+    held_[i].steps += options_.gen;
+    add_traffic(fork.cache.traffic(), &held_[i].traffic);  // a fork counts from zero
+    report_.resident_bytes = resident_bytes();
   }
   for (PeerRun& run : peers_) {
     KV_TRY(say(fmt::format("llama.cpp decode at {} {}", depth, peer_cache_name(run.options.cache))));
@@ -192,9 +207,11 @@ void SpeedMeter::collect(int depth) {
     if (!prefill_runs_[i].empty()) report_.rows.push_back(make_row("kvartet", spec, "prefill", depth, prefill_runs_[i]));
     SpeedRow row = make_row("kvartet", spec, "decode", depth, decode_runs_[i]);
     const WeightReads reads = engine_->weight_reads();
-    row.breakdown =
-        StepBreakdown{per_step(decode_times_[i]), static_cast<std::int64_t>(reads.layers), static_cast<std::int64_t>(reads.head),
-                      static_cast<std::int64_t>(sealed_[i].cache.bytes().live)};
+    row.breakdown = held_[i];
+    row.breakdown->times = per_step(decode_times_[i]);
+    row.breakdown->layer_bytes = static_cast<std::int64_t>(reads.layers);
+    row.breakdown->head_bytes = static_cast<std::int64_t>(reads.head);
+    row.breakdown->cache_bytes = static_cast<std::int64_t>(sealed_[i].cache.bytes().live);
     report_.rows.push_back(std::move(row));
   }
   // The better of flash attention on and off, for the peer's one cache type that has both.
@@ -229,6 +246,7 @@ Status SpeedMeter::measure_depth(int depth) {
   prefill_runs_.assign(options_.specs.size(), {});
   decode_runs_.assign(options_.specs.size(), {});
   decode_times_.assign(options_.specs.size(), {});
+  held_.assign(options_.specs.size(), {});
   KV_TRY(open_peer_sessions(depth));
   // Decode at depth 0 needs a first token all the same; a prefill of so few tokens says nothing and is not reported.
   const std::vector<Token> tokens = some_tokens(std::max(depth, 1), engine_->vocabulary());

@@ -14,6 +14,7 @@
 
 #include "cache/spec.h"
 #include "core/arena.h"
+#include "core/bytes.h"
 #include "core/status.h"
 #include "engine/engine.h"
 
@@ -47,6 +48,11 @@ struct StepBreakdown {
   std::int64_t layer_bytes = 0;  // weights of the linear layers
   std::int64_t head_bytes = 0;   // weights behind the logits
   std::int64_t cache_bytes = 0;  // live bytes of the cache at this depth
+  ByteAccount held;              // by the cache after the last round
+  // Between the tiers, sums over all rounds and their steps; zero and "" without a slow tier.
+  RowTraffic traffic;
+  int steps = 0;
+  std::string slow_medium;
 };
 
 struct SpeedRow {
@@ -62,6 +68,8 @@ struct SpeedRow {
 struct SpeedReport {
   double read_gb_per_s = 0;  // median over the rounds
   std::vector<double> read_runs;
+  // Of this process, with every cache still there: says what a cache takes only where it is the only one.
+  std::int64_t resident_bytes = 0;
   std::vector<SpeedRow> rows;
 };
 

@@ -10,6 +10,7 @@
 
 #include "core/check.h"
 #include "core/parallel_for.h"
+#include "quantize/float_format.h"
 #include "quantize/row_check.h"
 
 namespace kvartet {
@@ -165,17 +166,8 @@ void OffloadLayer::choose(const Step& step, int unit_index, OffloadScratch::Work
       for (std::size_t i = 0; i < q.cols; ++i) worker.queries[i] += q.row(h)[i] / static_cast<float>(queries);
     q = {worker.queries.data(), 1, q.cols};
   }
-  worker.logits.resize(q.rows * landmarks);
   worker.scores.resize(landmarks);
-  const MatView<float> logits(worker.logits.data(), q.rows, landmarks);
-  const float scale = 1.0F / std::sqrt(static_cast<float>(shape_.head_dim));
-  if (sealed_->indexes_query_heads()) {
-    for (std::size_t h = 0; h < queries; ++h)
-      sealed_->projected(static_cast<int>(first + h)).score(q.row(h), scale, logits.row_span(h));
-  } else {
-    sealed_->index(head).score(q, scale, logits, &worker.lut);
-  }
-  aggregate_scores(options_->aggregate, logits, worker.scores);
+  score(q, head, first, worker);
   worker.top.select(worker.scores, sealed_->segments().selected, &worker.chunks);
 
   Unit& unit = units_[uz(unit_index)];
@@ -185,6 +177,28 @@ void OffloadLayer::choose(const Step& step, int unit_index, OffloadScratch::Work
     const int first_token = sealed_->first_position(head, candidate);
     append_range(first_token, first_token + chunk, &unit.chosen);
   }
+}
+
+// worker.scores of all landmarks of a KV head; `first` is the first query's head.
+void OffloadLayer::score(MatView<const float> queries, int kv_head, std::size_t first, OffloadScratch::Worker& worker) const {
+  const float scale = 1.0F / std::sqrt(static_cast<float>(shape_.head_dim));
+  const std::size_t landmarks = worker.scores.size();
+  if (!sealed_->indexes_query_heads()) {
+    const LandmarkIndex& index = sealed_->index(kv_head);
+    const bool largest = options_->aggregate == Aggregate::kMaxLogit || queries.rows == 1;
+    if (largest && index.finds_largest(queries.rows)) {
+      return index.score_largest(queries, scale, worker.scores, &worker.lut);
+    }
+  }
+  worker.logits.resize(queries.rows * landmarks);
+  const MatView<float> logits(worker.logits.data(), queries.rows, landmarks);
+  if (sealed_->indexes_query_heads()) {
+    for (std::size_t h = 0; h < queries.rows; ++h)
+      sealed_->projected(static_cast<int>(first + h)).score(queries.row(h), scale, logits.row_span(h));
+  } else {
+    sealed_->index(kv_head).score(queries, scale, logits, &worker.lut);
+  }
+  aggregate_scores(options_->aggregate, logits, worker.scores);
 }
 
 // Rows that are staged already stay in their slots; the others go where rows leave.
@@ -236,30 +250,59 @@ void OffloadLayer::read_key(const Step& step, int head, std::int32_t position, c
   if (options_->rope == KeyRope::kPre) step.rope->rotate(out, position);
 }
 
+// Where a fetched row's numbers are as a tile holds them: in the row itself if it lies so, else decoded into `room`.
+Result<const std::byte*> OffloadLayer::staged_key(const Step& step, int head, std::int32_t position, const std::byte* row,
+                                                  std::span<float> numbers, std::byte* room) const {
+  if (options_->rope == KeyRope::kPost) {
+    if (const std::byte* const plain = sealed_->f16_key(head, row)) return plain;
+  }
+  read_key(step, head, position, row, numbers.data());
+  KV_TRY(as_f16_row(numbers, room));
+  return room;
+}
+
+Result<const std::byte*> OffloadLayer::staged_value(int head, const std::byte* row, std::span<float> numbers,
+                                                    std::byte* room) const {
+  if (const std::byte* const plain = sealed_->f16_value(head, row)) return plain;
+  sealed_->decode_value(head, row, numbers.data());
+  KV_TRY(as_f16_row(numbers, room));
+  return room;
+}
+
+// Tile by tile, so that what is decoded is still in the nearest cache when it is put in its place.
 Status OffloadLayer::stage(const Step& step, int unit_index, OffloadScratch::Worker& worker) {
   Unit& unit = units_[uz(unit_index)];
   if (unit.missing.empty()) return {};
   const int head = unit_index / units_per_head();
-  const std::size_t dim = uz(shape_.head_dim);
   const std::size_t row_bytes = step.store->row_bytes(layer_);
   const std::vector<std::int32_t>& rows = step.scratch->fetch_rows[uz(unit_index / units_per_fetch())];
   const std::byte* const fetched = step.scratch->fetched[uz(unit_index / units_per_fetch())].data();
-  worker.row.resize(dim);
+  const int tile_rows = staged_key_->tile_rows;
+  const std::size_t f16_bytes = 2 * uz(shape_.head_dim);
+  worker.row.resize(uz(shape_.head_dim));
+  worker.f16_rows.resize(2 * uz(tile_rows) * f16_bytes);
   KV_TRY(unit.keys.own(*step.fast, 0, selected_rows()));
   KV_TRY(unit.values.own(*step.fast, 0, selected_rows()));
+  for (const std::int32_t slot : unit.free) unit.slots[uz(slot)] = -1;
   std::size_t at = 0;  // in rows: both lists are ascending
-  for (std::size_t i = 0; i < unit.missing.size(); ++i) {
-    const std::int32_t position = unit.missing[i];
-    const std::int32_t slot = unit.free[i];
-    while (rows[at] != position) ++at;
-    const std::byte* const row = fetched + at * row_bytes;
-    const MatView<const float> one(worker.row.data(), 1, dim);
-    unit.slots[uz(slot)] = -1;
-    read_key(step, head, position, row, worker.row.data());
-    KV_TRY(staged_key_->kernels.encode(*staged_key_, unit.keys.tile_of(slot), slot % staged_key_->tile_rows, one));
-    sealed_->decode_value(head, row, worker.row.data());
-    KV_TRY(staged_value_->kernels.encode(*staged_value_, unit.values.tile_of(slot), slot % staged_value_->tile_rows, one));
-    unit.slots[uz(slot)] = position;
+  for (std::size_t done = 0; done < unit.missing.size();) {
+    worker.keys.clear();
+    worker.values.clear();
+    const int tile = unit.free[done] / tile_rows;
+    std::size_t end = done;
+    for (; end < unit.missing.size() && unit.free[end] / tile_rows == tile; ++end) {
+      const std::int32_t position = unit.missing[end];
+      while (rows[at] != position) ++at;
+      const std::byte* const row = fetched + at * row_bytes;
+      std::byte* const room = worker.f16_rows.data() + 2 * (end - done) * f16_bytes;
+      KV_ASSIGN(const std::byte* key, staged_key(step, head, position, row, worker.row, room));
+      KV_ASSIGN(const std::byte* value, staged_value(head, row, worker.row, room + f16_bytes));
+      worker.keys.push_back({key, unit.free[end] % tile_rows});
+      worker.values.push_back({value, unit.free[end] % tile_rows});
+    }
+    put_f16_rows(*staged_key_, unit.keys.tile_of(unit.free[done]), worker.keys);
+    put_f16_rows(*staged_value_, unit.values.tile_of(unit.free[done]), worker.values);
+    for (; done < end; ++done) unit.slots[uz(unit.free[done])] = unit.missing[done];
   }
   return {};
 }

@@ -23,6 +23,7 @@
 #include "core/status.h"
 #include "offload/presets.h"
 #include "offload/row_store.h"
+#include "quantize/float_format.h"
 #include "quantize/tile_format.h"
 
 namespace kvartet {
@@ -33,6 +34,8 @@ struct OffloadScratch {
     std::vector<float> queries, logits, scores, lut, row;
     std::vector<std::int32_t> chunks;
     std::vector<std::uint8_t> wanted;  // per prompt position
+    std::vector<F16Row> keys, values;  // to be put into one tile
+    std::vector<std::byte> f16_rows;   // of these, what had to be decoded
     TopSelector top;
   };
   std::vector<Worker> workers;
@@ -106,10 +109,15 @@ class OffloadLayer {
   int units_per_head() const { return options_->share == Share::kGroup ? 1 : shape_.group(); }
   Result<std::vector<Unit>> empty_units(Arena& fast, int slots) const;
   void choose(const Step& step, int unit, OffloadScratch::Worker& worker);
+  void score(MatView<const float> queries, int kv_head, std::size_t first, OffloadScratch::Worker& worker) const;
   void compare(Unit& unit, OffloadScratch::Worker& worker);
   Status begin_fetch(const Step& step, int index, std::optional<FetchTicket>* ticket);
   Status stage(const Step& step, int unit, OffloadScratch::Worker& worker);
   void read_key(const Step& step, int head, std::int32_t position, const std::byte* row, float* out) const;
+
+  Result<const std::byte*> staged_key(const Step& step, int head, std::int32_t position, const std::byte* row,
+                                      std::span<float> numbers, std::byte* room) const;
+  Result<const std::byte*> staged_value(int head, const std::byte* row, std::span<float> numbers, std::byte* room) const;
 
   std::shared_ptr<const SelectOptions> options_;
   int layer_;

@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <stdlib.h>
+#include <sys/mount.h>
 
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -242,6 +245,40 @@ TEST(OffloadTier, EveryFailingFileOperationEndsThisSequenceOnly) {
     }
   }
   EXPECT_TRUE(folder.empty());
+}
+
+// Two sequences of 40 MB each: the second finds the file system full and ends, the first gives every row, and when the second is
+// gone there is room for a third.
+TEST(OffloadTier, TwoSequencesOnAFileSystemOf64MegabytesThatFills) {
+  const Folder folder;
+  if (::mount("tmpfs", folder.path().c_str(), "tmpfs", 0, "size=64m") != 0) {
+    GTEST_SKIP() << "mounting a small file system needs root: " << std::strerror(errno);
+  }
+  constexpr int kTokens = static_cast<int>((std::size_t{40} << 20) / (2 * sizeof(float) * kWidth * kLayers));
+  const std::string spec = "select:keys=f32,values=f32,index=fp8,budget=24";
+  FedCache ram(in_tier(spec, "ram"), {});
+  expect_ok(ram.prompt(kTokens));
+  expect_ok(ram.all_steps());
+  for (const std::string tier : kFileTiers) {
+    const CacheOptions options{.tier_directory = folder.path()};
+    FedCache first(in_tier(spec, tier), options);
+    expect_ok(first.prompt(kTokens));
+    expect_ok(first.step());
+    {
+      FedCache second(in_tier(spec, tier), options);
+      const Status status = second.prompt(kTokens);
+      EXPECT_EQ(status.code(), Code::kIo) << status.message();
+      EXPECT_NE(status.message().find(folder.path()), std::string::npos) << status.message();
+      EXPECT_FALSE(second.step().ok());
+    }
+    for (int i = 1; i < kSteps; ++i) expect_ok(first.step());
+    EXPECT_TRUE(first.seen == ram.seen) << tier;
+    first = FedCache(in_tier(spec, tier), options);
+    expect_ok(first.prompt(kTokens));
+    expect_ok(first.all_steps());
+    EXPECT_TRUE(first.seen == ram.seen) << tier;
+  }
+  EXPECT_EQ(::umount(folder.path().c_str()), 0) << std::strerror(errno);
 }
 
 TEST(OffloadTier, EveryFailedAllocationIsReported) {

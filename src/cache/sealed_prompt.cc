@@ -286,6 +286,16 @@ void SealedPrompt::decode_value(int kv_head, const std::byte* row, float* out) c
   decode_part(value_codec_, row + key_bytes_, kv_head * head_dim_, head_dim_, out);
 }
 
+const std::byte* SealedPrompt::f16_key(int kv_head, const std::byte* row) const {
+  if (low_rank() || key_codec_.format() != RowFormat::kF16) return nullptr;
+  return row + (joint() ? 2 * uz(kv_head * head_dim_) : 0);
+}
+
+const std::byte* SealedPrompt::f16_value(int kv_head, const std::byte* row) const {
+  if (value_codec_.format() != RowFormat::kF16) return nullptr;
+  return row + key_bytes_ + (joint() ? 2 * uz(kv_head * head_dim_) : 0);
+}
+
 // ---- counts
 
 ByteAccount SealedPrompt::predict(const Layer& layer, int prompt) {

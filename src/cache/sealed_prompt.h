@@ -63,6 +63,9 @@ class SealedPrompt {
   // As written, not yet rotated if keys lie unrotated; `row` is unused for low-rank keys. out: [head_dim].
   void decode_key(int kv_head, int position, const std::byte* row, float* out) const;
   void decode_value(int kv_head, const std::byte* row, float* out) const;
+  // The same numbers where they lie as f16 in the row, [head_dim]; null where they are written otherwise.
+  const std::byte* f16_key(int kv_head, const std::byte* row) const;
+  const std::byte* f16_value(int kv_head, const std::byte* row) const;
 
   ByteAccount bytes() const;
   void list_state(const std::string& prefix, std::vector<StateBuffer>* out) const;

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -49,6 +50,31 @@ void print_breakdown(const SpeedReport& report) {
   print(text);
 }
 
+// What lies where, and what a step moves between the tiers; only if a cache has a slow tier.
+void print_tiers(const SpeedReport& report) {
+  constexpr double kMib = 1024.0 * 1024.0;
+  std::string text = fmt::format(
+      "\nMiB held and moved per step; this process holds {:.0f} MiB\n{:44} {:>7} {:>9} {:>9} {:>8} {:>8} {:>9} {:>9} {:>7}\n",
+      static_cast<double>(report.resident_bytes) / kMib, "cache", "depth", "fast tier", "slow tier", "rows", "hits", "requests",
+      "MiB read", "÷ used");
+  bool has_far_rows = false;
+  for (const SpeedRow& row : report.rows) {
+    if (!row.breakdown) continue;
+    const StepBreakdown& b = *row.breakdown;
+    has_far_rows = has_far_rows || b.held.slow_allocated > 0;
+    const double steps = std::max(1, b.steps);
+    const double rows = static_cast<double>(b.traffic.rows_fetched + b.traffic.rows_hit) / steps;
+    const double read = static_cast<double>(b.traffic.medium.bytes_read);
+    const double used = static_cast<double>(b.traffic.bytes_fetched);
+    text += fmt::format("{:44} {:>7} {:>9.1f} {:>9.1f} {:>8.0f} {:>6.1f} % {:>9.0f} {:>9.2f} {:>7.2f}  {}\n", row.spec, row.depth,
+                        static_cast<double>(b.held.fast_allocated()) / kMib, static_cast<double>(b.held.slow_allocated) / kMib,
+                        rows, rows > 0 ? 100 * static_cast<double>(b.traffic.rows_hit) / steps / rows : 0.0,
+                        static_cast<double>(b.traffic.medium.reads) / steps, read / steps / kMib, used > 0 ? read / used : 0.0,
+                        b.slow_medium);
+  }
+  if (has_far_rows) print(text);
+}
+
 void print_table(const SpeedReport& report) {
   std::string text = fmt::format("plain read bandwidth in the same rounds: {:.1f} GB/s\n\n{:10} {:44} {:8} {:>7} {:>10}  {}\n",
                                  report.read_gb_per_s, "engine", "cache", "phase", "depth", "tokens/s", "rounds");
@@ -75,6 +101,18 @@ void print_json(const SpeedReport& report, int threads) {
       object["step"] = {{"linear_s", b.times.linear},  {"attention_s", b.times.attention}, {"policy_s", b.times.cache},
                         {"logits_s", b.times.head},    {"layer_bytes", b.layer_bytes},     {"head_bytes", b.head_bytes},
                         {"cache_bytes", b.cache_bytes}};
+      object["held"] = {{"fast_allocated_bytes", b.held.fast_allocated()},
+                        {"slow_allocated_bytes", b.held.slow_allocated},
+                        {"live_bytes", b.held.live}};
+      if (!b.slow_medium.empty()) {
+        object["traffic"] = {{"medium", b.slow_medium},
+                             {"steps", b.steps},
+                             {"rows_fetched", b.traffic.rows_fetched},
+                             {"rows_hit", b.traffic.rows_hit},
+                             {"bytes_fetched", b.traffic.bytes_fetched},
+                             {"requests", b.traffic.medium.reads},
+                             {"bytes_read", b.traffic.medium.bytes_read}};
+      }
     }
     rows.push_back(std::move(object));
   }
@@ -82,6 +120,7 @@ void print_json(const SpeedReport& report, int threads) {
   nlohmann::ordered_json document = {
       {"machine",
        {{"cpu", machine.cpu}, {"threads", threads}, {"read_gb_per_s", report.read_gb_per_s}, {"read_runs", report.read_runs}}},
+      {"resident_bytes", report.resident_bytes},
       {"rows", rows}};
   print(json_text(document));
 }
@@ -129,6 +168,7 @@ Status speed(SpeedFlags& flags) {
   }
   print_table(report);
   if (flags.breakdown) print_breakdown(report);
+  if (flags.breakdown) print_tiers(report);
   return {};
 }
 

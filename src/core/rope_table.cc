@@ -26,15 +26,29 @@ void check_shape(const RopeShape& shape) {
   KV_CHECK(shape.factors.empty() || static_cast<int>(shape.factors.size()) == shape.dims / 2);
 }
 
-void turn(float* row, RopeLayout layout, int pairs, const float* cosine, const float* sine) {
-  const bool halves = layout == RopeLayout::kHalves;
+// Written so that compilers turn several pairs at once.
+void turn_halves(float* __restrict first, float* __restrict second, int pairs, const float* __restrict cosine,
+                 const float* __restrict sine) {
   for (int i = 0; i < pairs; ++i) {
-    float& a = row[halves ? i : 2 * i];
-    float& b = row[halves ? i + pairs : 2 * i + 1];
-    const float turned = a * cosine[i] - b * sine[i];
-    b = b * cosine[i] + a * sine[i];
-    a = turned;
+    const float a = first[i];
+    const float b = second[i];
+    first[i] = a * cosine[i] - b * sine[i];
+    second[i] = b * cosine[i] + a * sine[i];
   }
+}
+
+void turn_neighbours(float* __restrict row, int pairs, const float* __restrict cosine, const float* __restrict sine) {
+  for (int i = 0; i < pairs; ++i) {
+    const float a = row[2 * i];
+    const float b = row[2 * i + 1];
+    row[2 * i] = a * cosine[i] - b * sine[i];
+    row[2 * i + 1] = b * cosine[i] + a * sine[i];
+  }
+}
+
+void turn(float* row, RopeLayout layout, int pairs, const float* cosine, const float* sine) {
+  if (layout == RopeLayout::kHalves) return turn_halves(row, row + pairs, pairs, cosine, sine);
+  turn_neighbours(row, pairs, cosine, sine);
 }
 
 }  // namespace

@@ -190,15 +190,27 @@ void LandmarkIndex::write_scan_blocks(MatView<const float> means) {
   }
 }
 
-void LandmarkIndex::score_scan(MatView<const float> queries, MatView<float> logits, std::vector<float>* scratch) const {
+MatView<float> LandmarkIndex::turned_queries(MatView<const float> queries, std::vector<float>* scratch) const {
   const HiggsCodec head(codec_.grid(), codec_.dim(), codec_.dim());
-  scratch->resize(queries.rows * queries.cols);
+  scratch->resize(std::max(scratch->size(), queries.rows * queries.cols));
   const MatView<float> turned(scratch->data(), queries.rows, queries.cols);
   for (std::size_t h = 0; h < queries.rows; ++h) {
     std::copy_n(queries.row(h), queries.cols, turned.row(h));
     head.turn_query(turned.row(h));
   }
-  score_scan_blocks(*codec_.grid(), rows_.data(), uz(landmarks_), turned, logits);
+  return turned;
+}
+
+void LandmarkIndex::score_scan(MatView<const float> queries, MatView<float> logits, std::vector<float>* scratch) const {
+  score_scan_blocks(*codec_.grid(), rows_.data(), uz(landmarks_), turned_queries(queries, scratch), logits);
+}
+
+bool LandmarkIndex::finds_largest(std::size_t queries) const { return scans() && queries >= 1 && queries <= kMostScanQueries; }
+
+void LandmarkIndex::score_largest(MatView<const float> queries, float scale, std::span<float> scores,
+                                  std::vector<float>* scratch) const {
+  KV_CHECK(finds_largest(queries.rows) && queries.cols == uz(codec_.dim()) && scores.size() == uz(landmarks_));
+  largest_scan_scores(*codec_.grid(), rows_.data(), uz(landmarks_), turned_queries(queries, scratch), scale, scores);
 }
 
 void LandmarkIndex::decode(int landmark, float* out) const {

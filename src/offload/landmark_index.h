@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -57,6 +58,10 @@ class LandmarkIndex {
 
   // logits[h, j] = scale * <query h, landmark j>; queries: [n, dim]. `scratch` grows as needed.
   void score(MatView<const float> queries, float scale, MatView<float> logits, std::vector<float>* scratch) const;
+  // scores[j] = the largest of these logits over all queries, to the bit, without writing logits down. Only where
+  // finds_largest(queries.rows).
+  void score_largest(MatView<const float> queries, float scale, std::span<float> scores, std::vector<float>* scratch) const;
+  bool finds_largest(std::size_t queries) const;
   // The obvious way: a landmark as it was stored, decoded. Bounds and digests: [lower, upper], 2 * dim.
   void decode(int landmark, float* out) const;
 
@@ -68,6 +73,7 @@ class LandmarkIndex {
   void write_boxes(MatView<const float> keys);
   bool scans() const { return options_.kind == IndexKind::kMean && codec_.format() == RowFormat::kHiggs2x16; }
   void write_scan_blocks(MatView<const float> means);
+  MatView<float> turned_queries(MatView<const float> queries, std::vector<float>* scratch) const;
   void score_scan(MatView<const float> queries, MatView<float> logits, std::vector<float>* scratch) const;
   const std::byte* row(int landmark) const { return rows_.data() + offset_ + static_cast<std::size_t>(landmark) * stride_; }
   void score_rows(const RowCodec& codec, const std::byte* rows, std::size_t stride, std::size_t count,

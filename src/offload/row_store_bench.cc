@@ -119,7 +119,8 @@ void report(benchmark::State& state, const Bench& bench, const RowTraffic& befor
   state.counters["hit"] = static_cast<double>(traffic.rows_hit) / asked;
   state.counters["reads/step"] = static_cast<double>(traffic.medium.reads) / static_cast<double>(state.iterations());
   state.counters["reads/s"] = benchmark::Counter(static_cast<double>(traffic.medium.reads), benchmark::Counter::kIsRate);
-  state.counters["MB/step"] = static_cast<double>(traffic.medium.bytes_read) / 1e6 / static_cast<double>(state.iterations());
+  constexpr double kMib = 1024.0 * 1024.0;
+  state.counters["MiB/step"] = static_cast<double>(traffic.medium.bytes_read) / kMib / static_cast<double>(state.iterations());
   // Bytes the medium was asked for, by bytes that the selection needed.
   state.counters["amplif"] = static_cast<double>(traffic.medium.bytes_read) / (asked * static_cast<double>(kRowBytes));
   state.SetLabel(bench.store.medium());

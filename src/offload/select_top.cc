@@ -73,6 +73,28 @@ void keep_larger(const float* HWY_RESTRICT x, float offset, std::size_t count, i
   }
 }
 
+// Indices of the scores that are not below `threshold`, ascending; `found` has room for all. Most vectors hold none.
+// A NaN is below nothing, so it counts: there are always enough, and what is broken shows in the output.
+std::size_t not_below(const float* HWY_RESTRICT scores, std::size_t count, float threshold, std::int32_t* HWY_RESTRICT found) {
+  const hn::CappedTag<float, 8> d;
+  const auto limit = hn::Set(d, threshold);
+  std::size_t at = 0;
+  std::size_t i = 0;
+  for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d)) {
+    const auto wanted = hn::Not(hn::Lt(hn::LoadU(d, scores + i), limit));
+    if (hn::AllFalse(d, wanted)) continue;
+    std::uint8_t lanes[8] = {};
+    hn::StoreMaskBits(d, wanted, lanes);
+    for (std::uint64_t bits = lanes[0]; bits != 0; bits &= bits - 1) {
+      found[at++] = static_cast<std::int32_t>(i) + static_cast<std::int32_t>(hwy::Num0BitsBelowLS1Bit_Nonzero64(bits));
+    }
+  }
+  for (; i < count; ++i) {
+    if (!(scores[i] < threshold)) found[at++] = static_cast<std::int32_t>(i);
+  }
+  return at;
+}
+
 }  // namespace kvartet::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -81,6 +103,7 @@ namespace kvartet {
 
 HWY_EXPORT(max_and_sum);
 HWY_EXPORT(keep_larger);
+HWY_EXPORT(not_below);
 
 namespace {
 
@@ -139,21 +162,22 @@ void TopSelector::select(std::span<const float> scores, int k, std::vector<std::
   const auto wanted = static_cast<std::size_t>(k);
   constexpr std::size_t kStep = 16;
   float threshold = -INFINITY;
-  std::vector<float> sample;
-  if (scores.size() >= 64 * kStep) threshold = guessed_threshold(scores, wanted, kStep, &sample);
-  for (;;) {
-    keys_.clear();
-    for (std::size_t i = 0; i < scores.size(); ++i) {
-      // A NaN is below nothing, so it counts: there are always enough, and what is broken shows in the output.
-      if (!(scores[i] < threshold)) keys_.push_back(key_of(scores[i], i));
-    }
-    if (keys_.size() >= wanted) break;
-    threshold = -INFINITY;  // the guess was too high
+  if (scores.size() >= 64 * kStep) threshold = guessed_threshold(scores, wanted, kStep, &sample_);
+  found_.resize(std::max(found_.size(), scores.size()));
+  std::size_t count = SIMD_CHOOSE(not_below)(scores.data(), scores.size(), threshold, found_.data());
+  if (count < wanted) count = SIMD_CHOOSE(not_below)(scores.data(), scores.size(), -INFINITY, found_.data());  // guessed too high
+  keys_.clear();
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto index = static_cast<std::size_t>(found_[i]);
+    keys_.push_back(key_of(scores[index], index));
   }
-  std::nth_element(keys_.begin(), keys_.begin() + static_cast<std::ptrdiff_t>(wanted - 1), keys_.end(), std::greater<>());
-  for (std::size_t i = 0; i < wanted; ++i)
-    chosen->push_back(static_cast<std::int32_t>(0xffffffffU - static_cast<std::uint32_t>(keys_[i])));
-  std::sort(chosen->begin(), chosen->end());
+  // Keys stay in the order of their indices, so that what reaches the k-th largest needs no sorting.
+  ranked_ = keys_;
+  const auto kth = ranked_.begin() + static_cast<std::ptrdiff_t>(wanted - 1);
+  std::nth_element(ranked_.begin(), kth, ranked_.end(), std::greater<>());
+  for (std::size_t i = 0; i < count; ++i) {
+    if (keys_[i] >= *kth) chosen->push_back(found_[i]);
+  }
 }
 
 }  // namespace kvartet

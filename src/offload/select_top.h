@@ -23,7 +23,10 @@ class TopSelector {
   void select(std::span<const float> scores, int k, std::vector<std::int32_t>* chosen);
 
  private:
-  std::vector<std::uint64_t> keys_;
+  std::vector<float> sample_;
+  std::vector<std::int32_t> found_;  // as long as the scores, at most
+  std::vector<std::uint64_t> keys_;  // of what was found
+  std::vector<std::uint64_t> ranked_;
 };
 
 }  // namespace kvartet

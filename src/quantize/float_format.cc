@@ -74,6 +74,62 @@ void write_f16_values(MatView<const float> rows, std::size_t begin, std::byte* t
   write_value_rows(rows, begin, reinterpret_cast<std::uint16_t*>(tile));
 }
 
+// ---- rows that are f16 already
+
+// lanes[r] of channel c becomes rows[r][c] for the eight lanes r of `mask`; rows without a lane may be anything that can be read.
+// Eight rows and channels are transposed at once.
+HWY_INLINE void put_eight_rows(const std::byte* const* rows, const std::uint16_t* HWY_RESTRICT mask, std::size_t head_dim,
+                               std::uint16_t* HWY_RESTRICT lanes) {
+  const hn::Full128<std::uint16_t> d;
+  const hn::Repartition<std::uint32_t, decltype(d)> d32;
+  const hn::Repartition<std::uint64_t, decltype(d)> d64;
+  using V = hn::Vec<decltype(d)>;
+  const auto wanted = hn::MaskFromVec(hn::LoadU(d, mask));
+  for (std::size_t c = 0; c < head_dim; c += 8) {
+    hn::Vec<decltype(d32)> pairs[2][4];  // [channels 0-3, 4-7][rows 01, 23, 45, 67]: two rows' numbers of a channel together
+    for (std::size_t r = 0; r < 4; ++r) {
+      const V a = hn::LoadU(d, reinterpret_cast<const std::uint16_t*>(rows[2 * r]) + c);
+      const V b = hn::LoadU(d, reinterpret_cast<const std::uint16_t*>(rows[2 * r + 1]) + c);
+      pairs[0][r] = hn::BitCast(d32, hn::InterleaveLower(d, a, b));
+      pairs[1][r] = hn::BitCast(d32, hn::InterleaveUpper(d, a, b));
+    }
+    for (std::size_t half = 0; half < 2; ++half) {
+      const auto low03 = hn::BitCast(d64, hn::InterleaveLower(d32, pairs[half][0], pairs[half][1]));
+      const auto high03 = hn::BitCast(d64, hn::InterleaveUpper(d32, pairs[half][0], pairs[half][1]));
+      const auto low47 = hn::BitCast(d64, hn::InterleaveLower(d32, pairs[half][2], pairs[half][3]));
+      const auto high47 = hn::BitCast(d64, hn::InterleaveUpper(d32, pairs[half][2], pairs[half][3]));
+      const V channels[4] = {
+          hn::BitCast(d, hn::InterleaveLower(d64, low03, low47)), hn::BitCast(d, hn::InterleaveUpper(d64, low03, low47)),
+          hn::BitCast(d, hn::InterleaveLower(d64, high03, high47)), hn::BitCast(d, hn::InterleaveUpper(d64, high03, high47))};
+      for (std::size_t i = 0; i < 4; ++i) {
+        std::uint16_t* const to = lanes + (c + 4 * half + i) * kBlockLanes;
+        hn::StoreU(hn::IfThenElse(wanted, channels[i], hn::LoadU(d, to)), d, to);
+      }
+    }
+  }
+}
+
+void put_f16_key_rows(const F16Row* HWY_RESTRICT rows, std::size_t count, std::size_t head_dim,
+                      std::uint16_t* HWY_RESTRICT tile) {
+  constexpr std::size_t kEight = 8;
+  for (std::size_t i = 0; i < count;) {
+    const std::size_t group = static_cast<std::size_t>(rows[i].at) / kEight * kEight;
+    const std::byte* eight[kEight];
+    alignas(16) std::uint16_t mask[kEight] = {};
+    for (std::size_t r = 0; r < kEight; ++r) eight[r] = rows[i].numbers;
+    for (; i < count && static_cast<std::size_t>(rows[i].at) < group + kEight; ++i) {
+      const std::size_t lane = static_cast<std::size_t>(rows[i].at) - group;
+      eight[lane] = rows[i].numbers;
+      mask[lane] = 0xffff;
+    }
+    put_eight_rows(eight, mask, head_dim, tile + group / kBlockLanes * kBlockLanes * head_dim + group % kBlockLanes);
+  }
+}
+
+void narrow_to_f16(const float* HWY_RESTRICT from, std::size_t count, std::byte* HWY_RESTRICT to) {
+  narrow_row(from, count, reinterpret_cast<std::uint16_t*>(to));
+}
+
 // ---- score and accumulate
 
 template <int kQueries, class T>
@@ -138,6 +194,8 @@ HWY_EXPORT(write_f32_keys);
 HWY_EXPORT(write_f16_keys);
 HWY_EXPORT(write_f32_values);
 HWY_EXPORT(write_f16_values);
+HWY_EXPORT(put_f16_key_rows);
+HWY_EXPORT(narrow_to_f16);
 HWY_EXPORT(score_f32);
 HWY_EXPORT(score_f16);
 HWY_EXPORT(accumulate_f32);
@@ -165,6 +223,14 @@ Status encode_f16(const TileFormat& format, std::byte* tile, int begin, MatView<
       format.side == Side::kKey ? HWY_DYNAMIC_DISPATCH(write_f16_keys) : HWY_DYNAMIC_DISPATCH(write_f16_values);
   write(rows, static_cast<std::size_t>(begin), tile);
   return {};
+}
+
+void put_f16_value_row(const F16Row& row, int head_dim, std::byte* tile) {
+  for (int c = 0; c < head_dim; c += kLanes) {
+    const std::size_t width = static_cast<std::size_t>(std::min(kLanes, head_dim - c));
+    const std::size_t to = static_cast<std::size_t>(c) * kTileRows + static_cast<std::size_t>(row.at) * width;
+    std::memcpy(tile + 2 * to, row.numbers + 2 * c, 2 * width);
+  }
 }
 
 float widen(float x) { return x; }
@@ -219,6 +285,22 @@ Result<TileFormat> make_f16_format(const FormatRequest&, Side side, int head_dim
   format.kernels.score = SIMD_CHOOSE(score_f16);
   format.kernels.accumulate = SIMD_CHOOSE(accumulate_f16);
   return format;
+}
+
+void put_f16_rows(const TileFormat& format, std::byte* tile, std::span<const F16Row> rows) {
+  KV_DCHECK(format.bits == 16 && format.group == 0);
+  if (format.side == Side::kValue) {
+    for (const F16Row& row : rows) put_f16_value_row(row, format.head_dim, tile);
+    return;
+  }
+  SIMD_CHOOSE(put_f16_key_rows)
+  (rows.data(), rows.size(), static_cast<std::size_t>(format.head_dim), reinterpret_cast<std::uint16_t*>(tile));
+}
+
+Status as_f16_row(std::span<const float> row, std::byte* out) {
+  KV_TRY(check_finite({row.data(), 1, row.size()}, "f16", kF16Limit));
+  SIMD_CHOOSE(narrow_to_f16)(row.data(), row.size(), out);
+  return {};
 }
 
 }  // namespace kvartet

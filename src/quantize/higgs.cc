@@ -13,6 +13,7 @@
 #include "core/check.h"
 #include "core/rng.h"
 #include "quantize/higgs_grid_data.h"
+#include "quantize/walsh_hadamard.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "quantize/higgs.cc"
@@ -87,31 +88,6 @@ void snap_to_grid(const GridLanes& grid, int p, const float* y, std::size_t coun
   }
 }
 
-void hadamard(float* HWY_RESTRICT x, std::size_t n) {
-  std::size_t half = 1;
-  for (; half < 8 && half < n; half *= 2) {
-    for (std::size_t i = 0; i < n; i += 2 * half) {
-      for (std::size_t j = i; j < i + half; ++j) {
-        const float a = x[j];
-        const float b = x[j + half];
-        x[j] = a + b;
-        x[j + half] = a - b;
-      }
-    }
-  }
-  const hn::CappedTag<float, 8> d;
-  for (; half < n; half *= 2) {
-    for (std::size_t i = 0; i < n; i += 2 * half) {
-      for (std::size_t j = i; j < i + half; j += hn::Lanes(d)) {
-        const auto a = hn::LoadU(d, x + j);
-        const auto b = hn::LoadU(d, x + j + half);
-        hn::StoreU(hn::Add(a, b), d, x + j);
-        hn::StoreU(hn::Sub(a, b), d, x + j + half);
-      }
-    }
-  }
-}
-
 // Four sums of a code lie together. n is a multiple of the vector, or smaller than one.
 void fill_lut(const GridLanes& grid, int p, int n, const float* const* q, std::size_t subs, float* HWY_RESTRICT tables) {
   const hn::CappedTag<float, 8> d;
@@ -142,37 +118,58 @@ HWY_INLINE float read_scale(const std::byte* from) {
   return scale;
 }
 
-// The sum of a row's table entries for four queries. Two chains of additions, since the loads are faster than one.
-HWY_INLINE hn::Vec<hn::FixedTag<float, 4>> lut_row(const std::uint8_t* HWY_RESTRICT codes, std::size_t subs,
-                                                   const float* HWY_RESTRICT tables, std::size_t table_floats) {
+// Adds the table entries of kSubs codes, beginning with `sub`, to each row's four sums.
+template <std::size_t kSubs>
+HWY_INLINE void add_entries(const std::byte* HWY_RESTRICT rows, std::size_t row_bytes, std::size_t count,
+                            const float* HWY_RESTRICT tables, std::size_t table_floats, float* HWY_RESTRICT sums) {
   const hn::FixedTag<float, 4> d;
-  auto even = hn::Zero(d);
-  auto odd = hn::Zero(d);
-  std::size_t sub = 0;
-  for (; sub + 8 <= subs; sub += 8) {
-    std::uint64_t eight = 0;
-    std::memcpy(&eight, codes + sub, sizeof(eight));
-    const float* table = tables + sub * table_floats;
-    for (int i = 0; i < 8; i += 2) {
-      even = hn::Add(even, hn::LoadU(d, table + (eight & 0xffU) * 4));
-      odd = hn::Add(odd, hn::LoadU(d, table + table_floats + ((eight >> 8) & 0xffU) * 4));
-      eight >>= 16;
-      table += 2 * table_floats;
+  for (std::size_t i = 0; i < count; ++i) {
+    std::uint32_t codes = 0;
+    std::memcpy(&codes, rows + i * row_bytes, kSubs);
+    auto sum = hn::Load(d, sums + 4 * i);
+    for (std::size_t s = 0; s < kSubs; ++s) {
+      sum = hn::Add(sum, hn::LoadU(d, tables + s * table_floats + std::size_t{codes & 0xffU} * 4));
+      codes >>= 8;
     }
+    hn::Store(sum, d, sums + 4 * i);
   }
-  for (; sub < subs; ++sub)
-    even = hn::Add(even, hn::LoadU(d, tables + sub * table_floats + static_cast<std::size_t>(codes[sub]) * 4));
-  return hn::Add(even, odd);
 }
 
-void lut_score(const LutScoreArgs& args) {
+// Logits of `count` rows from `first` on: the sums times the rows' scales, each query's together.
+HWY_INLINE void write_logits(const LutScoreArgs& args, std::size_t first, std::size_t count, const float* HWY_RESTRICT sums) {
   const hn::FixedTag<float, 4> d;
-  for (std::size_t i = 0; i < args.count; ++i) {
-    const std::byte* const row = args.rows + i * args.row_bytes;
-    const auto sum = lut_row(reinterpret_cast<const std::uint8_t*>(row), args.subs, args.tables, args.points * 4);
-    alignas(16) float four[4];
-    hn::Store(hn::Mul(sum, hn::Set(d, read_scale(row + args.subs))), d, four);
-    for (std::size_t h = 0; h < 4; ++h) args.logits[h * args.stride + i] = four[h];
+  for (std::size_t i = 0; i < count; i += 4) {
+    const std::size_t here = count - i < 4 ? count - i : 4;
+    alignas(16) float scales[4] = {};
+    for (std::size_t r = 0; r < here; ++r) scales[r] = read_scale(args.rows + (first + i + r) * args.row_bytes + args.subs);
+    hn::Vec<decltype(d)> query[4];
+    hn::LoadInterleaved4(d, sums + 4 * i, query[0], query[1], query[2], query[3]);
+    for (std::size_t h = 0; h < 4; ++h) {
+      alignas(16) float logits[4];
+      hn::Store(hn::Mul(query[h], hn::Load(d, scales)), d, logits);
+      std::memcpy(args.logits + h * args.stride + first + i, logits, here * sizeof(float));
+    }
+  }
+}
+
+// Four tables at a time: with 256 points they are 16 KiB, which the nearest cache holds beside a few hundred rows and their sums;
+// all tables of a head of 64 channels are 64 KiB.
+void lut_score(const LutScoreArgs& args) {
+  constexpr std::size_t kRows = 256;
+  constexpr std::size_t kSubs = 4;
+  const hn::FixedTag<float, 4> d;
+  const std::size_t table_floats = args.points * 4;
+  alignas(64) float sums[kRows * 4];
+  for (std::size_t first = 0; first < args.count; first += kRows) {
+    const std::size_t here = args.count - first < kRows ? args.count - first : kRows;
+    const std::byte* const rows = args.rows + first * args.row_bytes;
+    for (std::size_t i = 0; i < 4 * kRows; i += 4) hn::Store(hn::Zero(d), d, sums + i);
+    std::size_t sub = 0;
+    for (; sub + kSubs <= args.subs; sub += kSubs)
+      add_entries<kSubs>(rows + sub, args.row_bytes, here, args.tables + sub * table_floats, table_floats, sums);
+    for (; sub < args.subs; ++sub)
+      add_entries<1>(rows + sub, args.row_bytes, here, args.tables + sub * table_floats, table_floats, sums);
+    write_logits(args, first, here, sums);
   }
 }
 
@@ -183,7 +180,6 @@ HWY_AFTER_NAMESPACE();
 namespace kvartet {
 
 HWY_EXPORT(snap_to_grid);
-HWY_EXPORT(hadamard);
 HWY_EXPORT(fill_lut);
 HWY_EXPORT(lut_score);
 
@@ -251,7 +247,7 @@ void HiggsGrid::fill_tables(MatView<const float> q, std::size_t subs, float* tab
 
 void hadamard_transform(std::span<float> x) {
   KV_CHECK(std::has_single_bit(x.size()));
-  SIMD_CHOOSE(hadamard)(x.data(), x.size());
+  walsh_hadamard(x.data(), x.size());
 }
 
 HiggsCodec::HiggsCodec(const HiggsGrid* grid, int dim, int group, HiggsSigns signs, std::uint64_t seed)

@@ -1,11 +1,33 @@
 #include "quantize/higgs_scan.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "core/bfloat16.h"
 #include "core/check.h"
+
+#ifndef KVARTET_HIGGS_SCAN_TABLES  // read once, not once per instruction set
+#define KVARTET_HIGGS_SCAN_TABLES
+namespace kvartet {
+
+constexpr std::size_t kMostScanDim = 512;
+
+struct ScanTables {
+  alignas(64) std::uint8_t entries[kMostScanDim / 2 * 16];
+  float step = 0;    // of an entry
+  float offset = 0;  // sum of what was subtracted from each pair's entries
+};
+
+struct ScanBlocks {
+  const std::byte* data = nullptr;
+  std::size_t bytes = 0;  // of a block
+  std::size_t count = 0;  // of landmarks
+  std::size_t dim = 0;
+};
+
+}  // namespace kvartet
+#endif
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "quantize/higgs_scan.cc"
@@ -15,33 +37,80 @@ HWY_BEFORE_NAMESPACE();
 namespace kvartet::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// sums[j] = the table entries of landmark j, added up: tables [pairs][16], entries at most 127, at most 256 pairs.
-void scan_block(const std::uint8_t* HWY_RESTRICT codes, const std::uint8_t* HWY_RESTRICT tables, std::size_t pairs,
-                std::uint16_t* HWY_RESTRICT sums) {
-  constexpr std::size_t kLandmarks = 32;
+constexpr std::size_t kLandmarks = 32;
+constexpr std::size_t kPoints = 16;
+
+// Table entries of one query: those of a pair are shifted to begin at 0; one step for all pairs. points: [16][2].
+void fill_tables(const float* HWY_RESTRICT points, const float* HWY_RESTRICT query, std::size_t pairs,
+                 ScanTables* HWY_RESTRICT tables) {
+  const hn::CappedTag<float, 8> d;
+  const hn::RebindToSigned<decltype(d)> di;
+  const hn::Rebind<std::uint8_t, decltype(d)> d8;
+  using V = hn::Vec<decltype(d)>;
+  alignas(64) float products[kMostScanDim / 2 * kPoints];
+  float least[kMostScanDim / 2];
+  float widest = 0;
+  tables->offset = 0;
+  for (std::size_t pair = 0; pair < pairs; ++pair) {
+    V lowest = hn::Set(d, std::numeric_limits<float>::infinity());
+    V highest = hn::Neg(lowest);
+    for (std::size_t code = 0; code < kPoints; code += hn::Lanes(d)) {
+      V x;
+      V y;
+      hn::LoadInterleaved2(d, points + 2 * code, x, y);
+      const V product = hn::Add(hn::Mul(hn::Set(d, query[2 * pair]), x), hn::Mul(hn::Set(d, query[2 * pair + 1]), y));
+      hn::Store(product, d, products + pair * kPoints + code);
+      lowest = hn::Min(lowest, product);
+      highest = hn::Max(highest, product);
+    }
+    least[pair] = hn::GetLane(hn::MinOfLanes(d, lowest));
+    const float width = hn::GetLane(hn::MaxOfLanes(d, highest)) - least[pair];
+    widest = width > widest ? width : widest;
+    tables->offset += least[pair];
+  }
+  tables->step = widest / 127;
+  const V inverse = hn::Set(d, widest > 0 ? 127 / widest : 0.0F);
+  const V half = hn::Set(d, 0.5F);
+  for (std::size_t pair = 0; pair < pairs; ++pair) {
+    const V from = hn::Set(d, least[pair]);
+    for (std::size_t code = 0; code < kPoints; code += hn::Lanes(d)) {
+      const V above = hn::Sub(hn::Load(d, products + pair * kPoints + code), from);
+      const auto entry = hn::ConvertTo(di, hn::Add(hn::Mul(above, inverse), half));
+      hn::StoreU(hn::DemoteTo(d8, entry), d8, tables->entries + pair * kPoints + code);
+    }
+  }
+}
+
+// sums[query][j] = the table entries of landmark j, added up, for kQueries queries: tables[query] are [pairs][16], entries at
+// most 127, at most 256 pairs. The codes are taken apart once for all queries.
+template <int kQueries>
+HWY_INLINE void scan_block(const std::uint8_t* HWY_RESTRICT codes, const ScanTables* const* tables, std::size_t pairs,
+                           std::uint16_t (*HWY_RESTRICT sums)[kLandmarks]) {
   const hn::CappedTag<std::uint8_t, 32> d;
   const hn::Repartition<std::uint16_t, decltype(d)> d16;
+  using V16 = hn::Vec<decltype(d16)>;
   const auto nibble = hn::Set(d, 0x0f);
-  const auto low_byte = hn::Set(d16, 0x00ff);
   for (std::size_t first = 0; first < kLandmarks; first += hn::Lanes(d)) {
-    auto even = hn::Zero(d16);
-    auto odd = hn::Zero(d16);
+    V16 all[kQueries];  // odd bytes in the upper half, even ones in the lower, carries and all
+    V16 odd[kQueries];
+    for (int q = 0; q < kQueries; ++q) all[q] = odd[q] = hn::Zero(d16);
     for (std::size_t p = 0; p < pairs; p += 2) {
       const auto both = hn::LoadU(d, codes + p / 2 * kLandmarks + first);
-      const auto low = hn::TableLookupBytes(hn::LoadDup128(d, tables + p * 16), hn::And(both, nibble));
+      const auto low_codes = hn::And(both, nibble);
       const auto high_codes = hn::And(hn::BitCast(d, hn::ShiftRight<4>(hn::BitCast(d16, both))), nibble);
-      const auto high = hn::TableLookupBytes(hn::LoadDup128(d, tables + (p + 1) * 16), high_codes);
-      const auto sum = hn::BitCast(d16, hn::Add(low, high));  // at most 254
-      even = hn::Add(even, hn::And(sum, low_byte));
-      odd = hn::Add(odd, hn::ShiftRight<8>(sum));
+      for (int q = 0; q < kQueries; ++q) {
+        const std::uint8_t* const entries = tables[q]->entries + p * kPoints;
+        const auto low = hn::TableLookupBytes(hn::LoadDup128(d, entries), low_codes);
+        const auto high = hn::TableLookupBytes(hn::LoadDup128(d, entries + kPoints), high_codes);
+        const auto sum = hn::BitCast(d16, hn::Add(low, high));  // at most 254
+        all[q] = hn::Add(all[q], sum);
+        odd[q] = hn::Add(odd[q], hn::ShiftRight<8>(sum));
+      }
     }
-    alignas(64) std::uint16_t evens[hn::MaxLanes(hn::Repartition<std::uint16_t, hn::CappedTag<std::uint8_t, 32>>())];
-    alignas(64) std::uint16_t odds[hn::MaxLanes(hn::Repartition<std::uint16_t, hn::CappedTag<std::uint8_t, 32>>())];
-    hn::Store(even, d16, evens);
-    hn::Store(odd, d16, odds);
-    for (std::size_t i = 0; i < hn::Lanes(d16); ++i) {
-      sums[first + 2 * i] = evens[i];
-      sums[first + 2 * i + 1] = odds[i];
+    for (int q = 0; q < kQueries; ++q) {
+      // The even sums are what is left when the odd ones leave, modulo 2^16, which no sum reaches.
+      const auto even = hn::Sub(all[q], hn::ShiftLeft<8>(odd[q]));
+      hn::StoreInterleaved2(even, odd[q], d16, sums[q] + first);
     }
   }
 }
@@ -49,7 +118,6 @@ void scan_block(const std::uint8_t* HWY_RESTRICT codes, const std::uint8_t* HWY_
 // logits[j] = scale_j * (step * sum_j + offset)
 void finish_block(const std::uint16_t* HWY_RESTRICT sums, const std::uint16_t* HWY_RESTRICT scales, float step, float offset,
                   float* HWY_RESTRICT logits) {
-  constexpr std::size_t kLandmarks = 32;
   const hn::CappedTag<float, 8> d;
   const hn::RebindToUnsigned<decltype(d)> du;
   const hn::Rebind<std::uint16_t, decltype(d)> d16;
@@ -61,19 +129,69 @@ void finish_block(const std::uint16_t* HWY_RESTRICT sums, const std::uint16_t* H
   }
 }
 
-void scan_all(const std::byte* blocks, std::size_t block_bytes, std::size_t count, std::size_t dim, const std::uint8_t* tables,
-              float step, float offset, float* HWY_RESTRICT logits) {
-  constexpr std::size_t kLandmarks = 32;
-  alignas(64) std::uint16_t sums[kLandmarks];
+template <int kQueries>
+HWY_INLINE void scan_queries(const ScanBlocks& blocks, const ScanTables* const* tables, float* const* logits) {
+  alignas(64) std::uint16_t sums[kQueries][kLandmarks];
   alignas(64) std::uint16_t scales[kLandmarks];
   alignas(64) float last[kLandmarks];
-  for (std::size_t j = 0; j < count; j += kLandmarks) {
-    const std::byte* const block = blocks + j / kLandmarks * block_bytes;
-    scan_block(reinterpret_cast<const std::uint8_t*>(block), tables, dim / 2, sums);
-    std::memcpy(scales, block + kLandmarks * dim / 4, sizeof(scales));
-    const bool whole = j + kLandmarks <= count;
-    finish_block(sums, scales, step, offset, whole ? logits + j : last);
-    if (!whole) std::memcpy(logits + j, last, (count - j) * sizeof(float));
+  for (std::size_t j = 0; j < blocks.count; j += kLandmarks) {
+    const std::byte* const block = blocks.data + j / kLandmarks * blocks.bytes;
+    scan_block<kQueries>(reinterpret_cast<const std::uint8_t*>(block), tables, blocks.dim / 2, sums);
+    std::memcpy(scales, block + kLandmarks * blocks.dim / 4, sizeof(scales));
+    const bool whole = j + kLandmarks <= blocks.count;
+    for (int q = 0; q < kQueries; ++q) {
+      finish_block(sums[q], scales, tables[q]->step, tables[q]->offset, whole ? logits[q] + j : last);
+      if (!whole) std::memcpy(logits[q] + j, last, (blocks.count - j) * sizeof(float));
+    }
+  }
+}
+
+void scan_all(const ScanBlocks& blocks, const ScanTables* const* tables, int queries, float* const* logits) {
+  switch (queries) {
+    case 1: return scan_queries<1>(blocks, tables, logits);
+    case 2: return scan_queries<2>(blocks, tables, logits);
+    case 3: return scan_queries<3>(blocks, tables, logits);
+    default: return scan_queries<4>(blocks, tables, logits);
+  }
+}
+
+// best[j] = factor * the largest over all queries of scale_j * (step * sum_j + offset)
+template <int kQueries>
+HWY_INLINE void scan_largest_of(const ScanBlocks& blocks, const ScanTables* const* tables, float factor,
+                                float* HWY_RESTRICT best) {
+  const hn::CappedTag<float, 8> d;
+  const hn::RebindToUnsigned<decltype(d)> du;
+  const hn::Rebind<std::uint16_t, decltype(d)> d16;
+  const hn::RebindToSigned<decltype(d)> di;
+  alignas(64) std::uint16_t sums[kQueries][kLandmarks];
+  alignas(64) std::uint16_t scales[kLandmarks];
+  alignas(64) float last[kLandmarks];
+  for (std::size_t j = 0; j < blocks.count; j += kLandmarks) {
+    const std::byte* const block = blocks.data + j / kLandmarks * blocks.bytes;
+    scan_block<kQueries>(reinterpret_cast<const std::uint8_t*>(block), tables, blocks.dim / 2, sums);
+    std::memcpy(scales, block + kLandmarks * blocks.dim / 4, sizeof(scales));
+    const bool whole = j + kLandmarks <= blocks.count;
+    float* const out = whole ? best + j : last;
+    for (std::size_t i = 0; i < kLandmarks; i += hn::Lanes(d)) {
+      const auto scale = hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(du, hn::LoadU(d16, scales + i))));
+      auto largest = hn::Zero(d);
+      for (int q = 0; q < kQueries; ++q) {
+        const auto sum = hn::ConvertTo(d, hn::BitCast(di, hn::PromoteTo(du, hn::LoadU(d16, sums[q] + i))));
+        const auto logit = hn::Mul(scale, hn::MulAdd(sum, hn::Set(d, tables[q]->step), hn::Set(d, tables[q]->offset)));
+        largest = q == 0 ? logit : hn::Max(largest, logit);
+      }
+      hn::StoreU(hn::Mul(largest, hn::Set(d, factor)), d, out + i);
+    }
+    if (!whole) std::memcpy(best + j, last, (blocks.count - j) * sizeof(float));
+  }
+}
+
+void scan_largest(const ScanBlocks& blocks, const ScanTables* const* tables, int queries, float factor, float* best) {
+  switch (queries) {
+    case 1: return scan_largest_of<1>(blocks, tables, factor, best);
+    case 2: return scan_largest_of<2>(blocks, tables, factor, best);
+    case 3: return scan_largest_of<3>(blocks, tables, factor, best);
+    default: return scan_largest_of<4>(blocks, tables, factor, best);
   }
 }
 
@@ -83,45 +201,31 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace kvartet {
 
+HWY_EXPORT(fill_tables);
 HWY_EXPORT(scan_all);
+HWY_EXPORT(scan_largest);
 
 namespace {
 
-constexpr std::size_t kMostDim = 512;
 constexpr int kPoints = 16;
+constexpr std::size_t kTogether = 4;  // queries that share the walk over the codes
 
-struct Tables {
-  alignas(64) std::uint8_t entries[kMostDim / 2 * kPoints];
-  float step = 0;    // of an entry
-  float offset = 0;  // sum of what was subtracted from each pair's entries
+// Tables of up to four queries.
+struct TableSet {
+  ScanTables tables[kTogether];
+  const ScanTables* at[kTogether] = {};
+
+  void fill_for(const HiggsGrid& grid, MatView<const float> queries) {
+    for (std::size_t q = 0; q < queries.rows; ++q) {
+      SIMD_CHOOSE(fill_tables)(grid.point(std::uint8_t{0}), queries.row(q), queries.cols / 2, &tables[q]);
+      at[q] = &tables[q];
+    }
+  }
 };
 
-// Entries of a pair are shifted to begin at 0; one step for all pairs.
-void fill(const HiggsGrid& grid, const float* query, std::size_t dim, Tables* tables) {
-  float products[kMostDim / 2][kPoints];
-  float widest = 0;
-  float least[kMostDim / 2];
-  tables->offset = 0;
-  for (std::size_t pair = 0; pair < dim / 2; ++pair) {
-    float largest = -INFINITY;
-    least[pair] = INFINITY;
-    for (int code = 0; code < kPoints; ++code) {
-      const float* const point = grid.point(static_cast<std::uint8_t>(code));
-      const float x = query[2 * pair] * point[0] + query[2 * pair + 1] * point[1];
-      products[pair][code] = x;
-      least[pair] = std::min(least[pair], x);
-      largest = std::max(largest, x);
-    }
-    widest = std::max(widest, largest - least[pair]);
-    tables->offset += least[pair];
-  }
-  tables->step = widest / 127;
-  const float inverse = widest > 0 ? 127 / widest : 0;
-  for (std::size_t pair = 0; pair < dim / 2; ++pair) {
-    for (std::size_t code = 0; code < static_cast<std::size_t>(kPoints); ++code) {
-      tables->entries[pair * kPoints + code] = static_cast<std::uint8_t>((products[pair][code] - least[pair]) * inverse + 0.5F);
-    }
-  }
+ScanBlocks checked(const HiggsGrid& grid, const std::byte* blocks, std::size_t count, std::size_t dim) {
+  KV_CHECK(grid.p() == 2 && grid.n() == kPoints && dim % 8 == 0 && dim <= kMostScanDim);
+  return {.data = blocks, .bytes = scan_block_bytes(dim), .count = count, .dim = dim};
 }
 
 }  // namespace
@@ -144,13 +248,24 @@ void get_scan_landmark(const std::byte* block, std::size_t dim, std::size_t land
 
 void score_scan_blocks(const HiggsGrid& grid, const std::byte* blocks, std::size_t count, MatView<const float> turned_queries,
                        MatView<float> logits) {
-  const std::size_t dim = turned_queries.cols;
-  KV_CHECK(grid.p() == 2 && grid.n() == kPoints && dim % 8 == 0 && dim <= kMostDim);
-  Tables tables;
-  for (std::size_t h = 0; h < turned_queries.rows; ++h) {
-    fill(grid, turned_queries.row(h), dim, &tables);
-    SIMD_CHOOSE(scan_all)(blocks, scan_block_bytes(dim), count, dim, tables.entries, tables.step, tables.offset, logits.row(h));
+  const ScanBlocks all = checked(grid, blocks, count, turned_queries.cols);
+  TableSet set;
+  for (std::size_t first = 0; first < turned_queries.rows; first += kTogether) {
+    const std::size_t here = std::min(kTogether, turned_queries.rows - first);
+    set.fill_for(grid, turned_queries.row_range(first, first + here));
+    float* rows[kTogether] = {};
+    for (std::size_t q = 0; q < here; ++q) rows[q] = logits.row(first + q);
+    SIMD_CHOOSE(scan_all)(all, set.at, static_cast<int>(here), rows);
   }
+}
+
+void largest_scan_scores(const HiggsGrid& grid, const std::byte* blocks, std::size_t count, MatView<const float> turned_queries,
+                         float factor, std::span<float> best) {
+  KV_CHECK(turned_queries.rows >= 1 && turned_queries.rows <= kMostScanQueries && best.size() == count);
+  const ScanBlocks all = checked(grid, blocks, count, turned_queries.cols);
+  TableSet set;
+  set.fill_for(grid, turned_queries);
+  SIMD_CHOOSE(scan_largest)(all, set.at, static_cast<int>(turned_queries.rows), factor, best.data());
 }
 
 }  // namespace kvartet

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "core/matrix.h"
 #include "quantize/higgs.h"
@@ -23,5 +24,11 @@ void get_scan_landmark(const std::byte* block, std::size_t dim, std::size_t land
 // logits[h, j] = <query h, landmark j> for turned queries (HiggsCodec::turn_query). dim is a multiple of 8, at most 512.
 void score_scan_blocks(const HiggsGrid& grid, const std::byte* blocks, std::size_t count, MatView<const float> turned_queries,
                        MatView<float> logits);
+
+// best[j] = factor * the largest of the logits above over all queries, of which there may be kMostScanQueries: no logit is
+// written down. The same bits as score_scan_blocks, a maximum and a product give; factor > 0. best: [count].
+inline constexpr std::size_t kMostScanQueries = 4;
+void largest_scan_scores(const HiggsGrid& grid, const std::byte* blocks, std::size_t count, MatView<const float> turned_queries,
+                         float factor, std::span<float> best);
 
 }  // namespace kvartet
