@@ -166,18 +166,23 @@ void TopSelector::select(std::span<const float> scores, int k, std::vector<std::
   found_.resize(std::max(found_.size(), scores.size()));
   std::size_t count = SIMD_CHOOSE(not_below)(scores.data(), scores.size(), threshold, found_.data());
   if (count < wanted) count = SIMD_CHOOSE(not_below)(scores.data(), scores.size(), -INFINITY, found_.data());  // guessed too high
-  keys_.clear();
+  keys_.resize(count);
   for (std::size_t i = 0; i < count; ++i) {
     const auto index = static_cast<std::size_t>(found_[i]);
-    keys_.push_back(key_of(scores[index], index));
+    keys_[i] = key_of(scores[index], index);
   }
-  // Keys stay in the order of their indices, so that what reaches the k-th largest needs no sorting.
+  // Keys stay in the order of their indices, so that what reaches the k-th largest needs no sorting; half of them do, so that a
+  // branch would be guessed wrong half the time.
   ranked_ = keys_;
   const auto kth = ranked_.begin() + static_cast<std::ptrdiff_t>(wanted - 1);
   std::nth_element(ranked_.begin(), kth, ranked_.end(), std::greater<>());
+  chosen->resize(count);
+  std::size_t at = 0;
   for (std::size_t i = 0; i < count; ++i) {
-    if (keys_[i] >= *kth) chosen->push_back(found_[i]);
+    (*chosen)[at] = found_[i];
+    at += keys_[i] >= *kth ? 1 : 0;
   }
+  chosen->resize(wanted);
 }
 
 }  // namespace kvartet
