@@ -110,8 +110,9 @@ std::string scored_otherwise_text(const StoredResults& results) {
     if (std::abs(*o.score - full->second) > 1e-9) ++otherwise;
   }
   if (otherwise == 0) return "";
-  return fmt::format(" What is written after that token goes through the cache: of {} to these prompts, {} scored otherwise than full's.",
-                     counted(scored, "answer of other caches", "answers of other caches"), otherwise);
+  return fmt::format(
+      " What is written after that token goes through the cache: of {} to these prompts, {} scored otherwise than full's.",
+      counted(scored, "answer of other caches", "answers of other caches"), otherwise);
 }
 
 }  // namespace

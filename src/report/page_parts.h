@@ -53,7 +53,7 @@ struct PageContext {
 void open_table(Html& out, std::string_view caption, const std::vector<std::string>& columns);
 void close_table(Html& out);
 void open_cache_row(Html& out, const PageContext& page, const std::string& spec);  // <tr> with its <th scope=row>
-void write_name(Html& out, std::string_view name);  // of a cache, which may break behind its parts
+void write_name(Html& out, std::string_view name);                                 // of a cache, which may break behind its parts
 void cell(Html& out, std::string_view text);
 void verdict_cell(Html& out, Verdict verdict);
 std::string interval_or_dash(const Measured& m, int decimals);
