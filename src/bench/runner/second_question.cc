@@ -15,7 +15,7 @@ namespace {
 using Group = std::vector<const PreparedSample*>;  // about one document, in the order of the plan
 
 const PreparedSample* question_before(const Group& group, std::size_t own) {
-  const auto fits = [&](const PreparedSample* s) { return s->next_turn != group[own]->next_turn && !s->gold.empty(); };
+  const auto fits = [&](const PreparedSample* s) { return s->next_turn != group[own]->next_turn && !s->sample.gold.empty(); };
   for (std::size_t i = own; i-- > 0;) {
     if (fits(group[i])) return group[i];
   }

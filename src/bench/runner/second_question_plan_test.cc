@@ -130,6 +130,7 @@ TEST_F(SecondQuestionPlan, NeedsTwoQuestionsAboutADocument) {
             "--question-position second needs at least two questions about a document, and the prompts of needle at 1024 tokens "
             "have one each; give --task needle:questions=4.");
   request.tasks = {"needle:questions=4"};
+  request.contexts = {2048};  // four facts and a byte a token
   request.samples = 1;
   EXPECT_NE(refusal().message().find("give --samples 2 or more"), std::string::npos) << refusal().message();
   request.samples = 5;  // the second document has one question
@@ -137,7 +138,7 @@ TEST_F(SecondQuestionPlan, NeedsTwoQuestionsAboutADocument) {
   ASSERT_EQ(tasks.size(), 1U);
   EXPECT_EQ(tasks[0].samples.size(), 4U);
   EXPECT_EQ(tasks[0].note,
-            "needle:questions=4 at 1024 tokens: 1 question is the only one about the document, left out at --question-position "
+            "needle:questions=4 at 2048 tokens: 1 question is the only one about the document, left out at --question-position "
             "second.");
   request.tasks = {"needle"};
   request.question_positions = {QuestionPosition::kSeen, QuestionPosition::kSecond};
