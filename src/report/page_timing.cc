@@ -108,7 +108,9 @@ void write_position_table(Html& out, const PageContext& page, const PageTable& t
         "p",
         "Second: the cache was sealed with another question about the document in its context, whose answer and this "
         "question then followed in a conversation. The difference is what a cache loses to full there beyond what it loses "
-        "to full where this question was seen: the conversation changes full's answers, too, and that is no cost of a cache.",
+        "to full where this question was seen: the conversation changes full's answers, too, and that is no cost of a cache. "
+        "Caches that choose no rows by the question pay here for taking question and answer through their rows, as they do "
+        "unseen.",
         {{"class", "small"}});
   }
 }
