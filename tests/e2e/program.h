@@ -170,9 +170,9 @@ inline Arguments operator+(Arguments a, const Arguments& b) {
   return a;
 }
 
-// The rest of standard error behind the lines in which bench tells how far it is: "needle at 900: sample 1 of 60; 0 %".
+// The rest of standard error behind the lines in which bench tells how far it is: "needle at 900 tokens: sample 1 of 60; 0 %".
 inline std::string after_progress(std::string err) {
-  static const std::regex line("^[^\\n]* at [0-9]+: sample [0-9]+ of [0-9]+; [0-9]+ %[^\\n]*\\n");
+  static const std::regex line("^[^\\n]* at [0-9]+ tokens: sample [0-9]+ of [0-9]+; [0-9]+ %[^\\n]*\\n");
   std::smatch found;
   while (std::regex_search(err, found, line, std::regex_constants::match_continuous)) err = found.suffix();
   return err;
