@@ -1,6 +1,7 @@
 #include "report/evidence.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -263,11 +264,22 @@ std::string missing_roles(const Roles& roles, const std::vector<std::string>& wa
 
 namespace {
 
+// A task by what it asks, however many questions share a document.
+std::string kind_of_work(const std::string& task) {
+  const std::optional<SpecKeys> keys = spec_keys(task);
+  if (!keys || !keys->keys.contains("questions")) return task;
+  std::vector<std::string> others;
+  for (const auto& [key, value] : keys->keys) {
+    if (key != "questions") others.push_back(fmt::format("{}={}", key, value));
+  }
+  return others.empty() ? keys->name : fmt::format("{}:{}", keys->name, fmt::join(others, ","));
+}
+
 // By how much each cache loses to each other, as -1, 0 (undecided) or 1, by likelihood.
 std::map<std::pair<std::string, std::string>, int> order_of(const Evidence& evidence, const Roles& roles,
                                                             const std::set<std::string>& tasks) {
   std::map<std::pair<std::string, std::string>, int> out;
-  const PairFilter common = [&](const OutcomePair& p) { return tasks.contains(p.mine->key.task); };
+  const PairFilter common = [&](const OutcomePair& p) { return tasks.contains(kind_of_work(p.mine->key.task)); };
   for (const auto& [mine, my_spec] : roles) {
     for (const auto& [other, other_spec] : roles) {
       if (mine >= other) continue;
@@ -280,7 +292,7 @@ std::map<std::pair<std::string, std::string>, int> order_of(const Evidence& evid
 
 std::set<std::string> tasks_of(const StoredResults& results) {
   std::set<std::string> out;
-  for (const StoredTask& task : results.tasks) out.insert(task.task);
+  for (const StoredTask& task : results.tasks) out.insert(kind_of_work(task.task));
   return out;
 }
 
@@ -293,9 +305,8 @@ std::string model_of(const StoredResults& results) {
 ClaimRow family_claim(const Evidence& evidence, const Roles& roles, const StoredResults* other) {
   const std::string claim = "The trends are the same across model families.";
   const std::string rule =
-      "On the tasks that both models ran, pairs of caches are put in order by likelihood where a 95 % interval allows it: no "
-      "pair in "
-      "opposite orders, and at least 5 pairs ordered in both.";
+      "On the tasks that both models ran, with however many questions about a document, pairs of caches are put in order by "
+      "likelihood where a 95 % interval allows it: no pair in opposite orders, and at least 5 pairs ordered in both.";
   const std::string model = model_of(evidence.results());
   if (other == nullptr) {
     return not_run(claim, rule,
