@@ -1,5 +1,6 @@
 #include "bench/runner/benchmark.h"
 
+#include "bench/runner/benchmark_fixture.h"
 #include "bench/runner/progress_lines.h"
 
 #include <fmt/format.h>
@@ -28,34 +29,8 @@ class HeldClock : public Clock {
   double now = 0;
 };
 
-class BenchmarkTest : public ::testing::Test {
+class BenchmarkTest : public BenchmarkFixture {
  protected:
-  void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "kvartet_bench_XXXXXX").string();
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    root_ = pattern;
-    ASSERT_TRUE(files_.make_directories("models/haystack").ok());
-    std::string essay;
-    for (int i = 0; i < 200; ++i) essay += "This is sentence number " + std::to_string(i) + ". ";
-    put("models/haystack/a.txt", essay);
-    shape_.context = 4096;
-    shape_.layers.assign(2, LayerShape{.heads = 2, .kv_heads = 1, .head_dim = 8, .window = 0});
-  }
-  void TearDown() override { std::filesystem::remove_all(root_); }
-
-  void put(const std::string& path, std::string_view text) {
-    auto file = files_.create(path);
-    ASSERT_TRUE(file.ok());
-    ASSERT_TRUE((*file)->append(text).ok());
-    ASSERT_TRUE((*file)->close().ok());
-  }
-  Store store(std::uint64_t seed = 1) {
-    RunRecord run;
-    run.identity = {.model_hash = "h", .model_name = "tiny", .model_shape = "", .seed = seed, .parameters = "", .version = "0"};
-    run.machine.cpu = "cpu";
-    run.started = "2025-01-01T00:00:00Z";
-    return Store::open(FileSystem::real(), root_, run).value();
-  }
   std::vector<PlannedTask> plan(int samples = 3) {
     BenchmarkRequest request;
     request.tasks = {"needle", "multineedle:k=2"};
@@ -106,10 +81,6 @@ class BenchmarkTest : public ::testing::Test {
     return out;
   }
 
-  std::string root_;
-  MemoryFileSystem files_;
-  ByteVocabulary vocabulary_;
-  ModelShape shape_;
   HeldClock clock_;
   int calls_ = 0;
   std::map<std::string, std::vector<std::string>> seen_;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "bench/runner/benchmark.h"
+#include "bench/runner/benchmark_fixture.h"
 #include "bench/runner/estimate.h"
 #include "bench/runner/predictions.h"
 #include "core/memory_file_system.h"
@@ -18,34 +19,8 @@
 namespace kvartet {
 namespace {
 
-class SecondQuestionPlan : public ::testing::Test {
+class SecondQuestionPlan : public BenchmarkFixture {
  protected:
-  void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "kvartet_second_XXXXXX").string();
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    root_ = pattern;
-    ASSERT_TRUE(files_.make_directories("models/haystack").ok());
-    std::string essay;
-    for (int i = 0; i < 200; ++i) essay += "This is sentence number " + std::to_string(i) + ". ";
-    put("models/haystack/a.txt", essay);
-    shape_.context = 4096;
-    shape_.layers.assign(2, LayerShape{.heads = 2, .kv_heads = 1, .head_dim = 8, .window = 0});
-  }
-  void TearDown() override { std::filesystem::remove_all(root_); }
-
-  void put(const std::string& path, std::string_view text) {
-    auto file = files_.create(path);
-    ASSERT_TRUE(file.ok());
-    ASSERT_TRUE((*file)->append(text).ok());
-    ASSERT_TRUE((*file)->close().ok());
-  }
-  Store store() {
-    RunRecord run;
-    run.identity = {.model_hash = "h", .model_name = "tiny", .model_shape = "", .seed = 1, .parameters = "", .version = "0"};
-    run.machine.cpu = "cpu";
-    run.started = "2025-01-01T00:00:00Z";
-    return Store::open(FileSystem::real(), root_, run).value();
-  }
   static std::vector<CacheSpec> specs(const char* name) {
     std::vector<CacheSpec> out(1);
     out[0].canonical = name;
@@ -68,11 +43,6 @@ class SecondQuestionPlan : public ::testing::Test {
     };
     return h;
   }
-
-  std::string root_;
-  MemoryFileSystem files_;
-  ByteVocabulary vocabulary_;
-  ModelShape shape_;
 };
 
 // The three positions of one question are three samples, of one document; the conversation shares the document's rows, too.
