@@ -2,12 +2,14 @@
 // after, so that bench/instructions can count the instructions of each: a figure that no neighbour on the machine changes.
 // Outside of callgrind it does nothing that can be seen.
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include <fmt/format.h>
 #include <valgrind/callgrind.h>
 
+#include "attention/decode_attention.h"
 #include "attention/prefill_attention.h"
 #include "core/arena.h"
 #include "core/check.h"
@@ -45,7 +47,9 @@ std::string label(const FormatRequest& request) {
 
 // One block of rows of one KV head: encoded as after a prefill, then read as in a decode step.
 void count_format(const FormatRequest& request, Side side) {
-  const TileFormat format = make_tile_format(request, side, kHeadDim).value();
+  const Result<TileFormat> made = make_tile_format(request, side, kHeadDim);
+  if (!made.ok()) return;  // a format of keys alone; the record tells when another one vanishes
+  const TileFormat& format = *made;
   const std::size_t tiles = static_cast<std::size_t>(kBlockRows / format.tile_rows);
   Buffer buffer = Arena::create()->allocate(tiles * format.tile_bytes).value();
   const auto tile = [&](std::size_t i) { return buffer.data() + i * format.tile_bytes; };
@@ -76,6 +80,47 @@ void count_format(const FormatRequest& request, Side side) {
   });
 }
 
+// Rows of one side in tiles, as a cache holds them.
+struct Rows {
+  TileFormat format;
+  std::vector<Buffer> tiles;
+  std::vector<TilePiece> pieces;
+};
+
+std::unique_ptr<Rows> f16_rows(Side side, int count) {
+  auto rows = std::make_unique<Rows>(Rows{make_tile_format({"f16"}, side, kHeadDim).value(), {}, {}});
+  const TileFormat& format = rows->format;
+  const auto arena = Arena::create();
+  const std::vector<float> data =
+      normal_floats(static_cast<std::size_t>(format.tile_rows) * kHeadDim, side == Side::kKey ? 4 : 5);
+  for (int row = 0; row < count; row += format.tile_rows) {
+    rows->tiles.push_back(arena->allocate(format.tile_bytes).value());
+    std::byte* const tile = rows->tiles.back().data();
+    KV_CHECK(format.kernels.encode(format, tile, 0, {data.data(), static_cast<std::size_t>(format.tile_rows), kHeadDim}).ok());
+    rows->pieces.push_back({&format, tile, row, 0, format.tile_rows});
+  }
+  return rows;
+}
+
+// Scores, softmax and sums of one head of two ranges of rows, and their merge.
+void count_decode() {
+  constexpr int kCount = DecodeAttention::kRangeRows + kBlockRows;
+  const std::unique_ptr<Rows> keys = f16_rows(Side::kKey, kCount);
+  const std::unique_ptr<Rows> values = f16_rows(Side::kValue, kCount);
+  const std::vector<float> q = normal_floats(std::size_t{kQueries} * kHeadDim, 1);
+  std::vector<float> out(q.size());
+  AttentionTask task;
+  task.view = {keys->pieces, values->pieces, kCount};
+  task.q = q.data();
+  task.q_stride = kHeadDim;
+  task.queries = kQueries;
+  task.head_dim = kHeadDim;
+  task.out = out.data();
+  task.out_stride = kHeadDim;
+  DecodeAttention attention(1);
+  counted("decode/f16", [&] { attention.run({&task, 1}); });
+}
+
 void count_prefill() {
   constexpr std::size_t kTokens = 256;
   constexpr std::size_t kKvHeads = 3;
@@ -104,7 +149,10 @@ void count_prefill() {
 }
 
 std::vector<FormatRequest> formats() {
-  std::vector<FormatRequest> all = {{"f16"}, {"f32"}, {"q8_0"}, {"fp8"}, {"q4_0"}, {"q4_1"}, {"q5_0"}};
+  std::vector<FormatRequest> all;
+  for (const std::string& name : format_names()) {
+    if (name != "kivi" && name != "turboquant") all.push_back({name});  // these have no form without bits
+  }
   all.push_back({.name = "q4_0", .rotation = Rotation::kHadamard});
   for (const int bits : {2, 3, 4, 8}) all.push_back({.name = "kivi", .bits = bits, .group = 32});
   for (const int bits : {2, 3, 4})
@@ -125,5 +173,6 @@ int main() {
   fmt::print("counted {}, {}\n", kvartet::simd_targets().front().name, compiler);
   for (const kvartet::FormatRequest& request : kvartet::formats())
     for (const kvartet::Side side : {kvartet::Side::kKey, kvartet::Side::kValue}) kvartet::count_format(request, side);
+  kvartet::count_decode();
   kvartet::count_prefill();
 }
