@@ -13,7 +13,7 @@
 #include "attention/prefill_attention.h"
 #include "core/arena.h"
 #include "core/check.h"
-#include "core/rng.h"
+#include "core/normals_fixture.h"
 #include "quantize/tile_format.h"
 #include "simd/targets.h"
 
@@ -31,13 +31,6 @@ void counted(const std::string& name, const Work& work) {
   CALLGRIND_DUMP_STATS_AT(name.c_str());
 }
 
-std::vector<float> normal_floats(std::size_t count, std::uint64_t seed) {
-  Rng rng(seed);
-  std::vector<float> x(count);
-  for (float& v : x) v = static_cast<float>(rng.normal());
-  return x;
-}
-
 std::string label(const FormatRequest& request) {
   std::string text = request.name;
   if (request.bits != 0) text += fmt::format("-{}", request.bits);
@@ -53,7 +46,7 @@ void count_format(const FormatRequest& request, Side side) {
   const std::size_t tiles = static_cast<std::size_t>(kBlockRows / format.tile_rows);
   Buffer buffer = Arena::create()->allocate(tiles * format.tile_bytes).value();
   const auto tile = [&](std::size_t i) { return buffer.data() + i * format.tile_bytes; };
-  const std::vector<float> rows = normal_floats(std::size_t{kBlockRows} * kHeadDim, 1);
+  const std::vector<float> rows = normals(std::size_t{kBlockRows} * kHeadDim, 1);
   const std::size_t tile_floats = static_cast<std::size_t>(format.tile_rows) * kHeadDim;
   const char* const part = side == Side::kKey ? "keys" : "values";
 
@@ -64,7 +57,7 @@ void count_format(const FormatRequest& request, Side side) {
     }
   });
 
-  const std::vector<float> queries = normal_floats(std::size_t{kQueries} * static_cast<std::size_t>(format.prepared_floats()), 2);
+  const std::vector<float> queries = normals(std::size_t{kQueries} * static_cast<std::size_t>(format.prepared_floats()), 2);
   std::vector<float> weights(std::size_t{kQueries} * kBlockRows, 1.0F / kBlockRows);
   std::vector<float> out(std::size_t{kQueries} * kHeadDim);
   counted(fmt::format("{}/{}", side == Side::kKey ? "score" : "accumulate", label(request)), [&] {
@@ -91,8 +84,7 @@ std::unique_ptr<Rows> f16_rows(Side side, int count) {
   auto rows = std::make_unique<Rows>(Rows{make_tile_format({"f16"}, side, kHeadDim).value(), {}, {}});
   const TileFormat& format = rows->format;
   const auto arena = Arena::create();
-  const std::vector<float> data =
-      normal_floats(static_cast<std::size_t>(format.tile_rows) * kHeadDim, side == Side::kKey ? 4 : 5);
+  const std::vector<float> data = normals(static_cast<std::size_t>(format.tile_rows) * kHeadDim, side == Side::kKey ? 4 : 5);
   for (int row = 0; row < count; row += format.tile_rows) {
     rows->tiles.push_back(arena->allocate(format.tile_bytes).value());
     std::byte* const tile = rows->tiles.back().data();
@@ -107,7 +99,7 @@ void count_decode() {
   constexpr int kCount = DecodeAttention::kRangeRows + kBlockRows;
   const std::unique_ptr<Rows> keys = f16_rows(Side::kKey, kCount);
   const std::unique_ptr<Rows> values = f16_rows(Side::kValue, kCount);
-  const std::vector<float> q = normal_floats(std::size_t{kQueries} * kHeadDim, 1);
+  const std::vector<float> q = normals(std::size_t{kQueries} * kHeadDim, 1);
   std::vector<float> out(q.size());
   AttentionTask task;
   task.view = {keys->pieces, values->pieces, kCount};
@@ -125,9 +117,9 @@ void count_prefill() {
   constexpr std::size_t kTokens = 256;
   constexpr std::size_t kKvHeads = 3;
   constexpr std::size_t kHeads = kKvHeads * kQueries;
-  const std::vector<float> q = normal_floats(kTokens * kHeads * kHeadDim, 1);
-  const std::vector<float> k = normal_floats(kTokens * kKvHeads * kHeadDim, 2);
-  const std::vector<float> v = normal_floats(kTokens * kKvHeads * kHeadDim, 3);
+  const std::vector<float> q = normals(kTokens * kHeads * kHeadDim, 1);
+  const std::vector<float> k = normals(kTokens * kKvHeads * kHeadDim, 2);
+  const std::vector<float> v = normals(kTokens * kKvHeads * kHeadDim, 3);
   std::vector<float> out(q.size());
   PrefillAttention attention(1);
   ColumnSums columns;

@@ -81,8 +81,7 @@ class SpeedMeter {
   // Of the depth being measured:
   std::vector<Sequence> sealed_;
   std::vector<std::vector<double>> prefill_runs_, decode_runs_;  // per spec
-  std::vector<DecodeTimes> decode_times_;                        // per spec, sums over rounds
-  std::vector<StepBreakdown> held_;                              // per spec: bytes, traffic and medium
+  std::vector<StepBreakdown> breakdowns_;                        // per spec; times and traffic are sums over rounds
   std::vector<PeerRun> peers_;
 };
 
@@ -180,13 +179,14 @@ Status SpeedMeter::decode_round(int depth) {
     Sequence* list[] = {&fork};
     const DecodeTimes before = engine_->decode_times();
     KV_ASSIGN(std::vector<Completion> done, engine_->generate(list, generate));
-    decode_times_[i] = added(decode_times_[i], before, engine_->decode_times());
+    StepBreakdown& breakdown = breakdowns_[i];
+    breakdown.times = added(breakdown.times, before, engine_->decode_times());
     if (done[0].finish_reason == FinishReason::kCancelled) return cancelled("interrupted before the measurement was complete");
     decode_runs_[i].push_back(options_.gen / done[0].decode_s);
-    held_[i].held = fork.cache.bytes();
-    held_[i].slow_medium = fork.cache.slow_medium();
-    held_[i].steps += options_.gen;
-    add_traffic(fork.cache.traffic(), &held_[i].traffic);  // a fork counts from zero
+    breakdown.held = fork.cache.bytes();
+    breakdown.slow_medium = fork.cache.slow_medium();
+    breakdown.steps += options_.gen;
+    add_traffic(fork.cache.traffic(), &breakdown.traffic);  // a fork counts from zero
     report_.resident_bytes = resident_bytes();
   }
   for (PeerRun& run : peers_) {
@@ -207,8 +207,8 @@ void SpeedMeter::collect(int depth) {
     if (!prefill_runs_[i].empty()) report_.rows.push_back(make_row("kvartet", spec, "prefill", depth, prefill_runs_[i]));
     SpeedRow row = make_row("kvartet", spec, "decode", depth, decode_runs_[i]);
     const WeightReads reads = engine_->weight_reads();
-    row.breakdown = held_[i];
-    row.breakdown->times = per_step(decode_times_[i]);
+    row.breakdown = breakdowns_[i];
+    row.breakdown->times = per_step(row.breakdown->times);
     row.breakdown->layer_bytes = static_cast<std::int64_t>(reads.layers);
     row.breakdown->head_bytes = static_cast<std::int64_t>(reads.head);
     row.breakdown->cache_bytes = static_cast<std::int64_t>(sealed_[i].cache.bytes().live);
@@ -245,8 +245,7 @@ Status SpeedMeter::prefill_rounds(std::span<const Token> tokens, int depth) {
 Status SpeedMeter::measure_depth(int depth) {
   prefill_runs_.assign(options_.specs.size(), {});
   decode_runs_.assign(options_.specs.size(), {});
-  decode_times_.assign(options_.specs.size(), {});
-  held_.assign(options_.specs.size(), {});
+  breakdowns_.assign(options_.specs.size(), {});
   KV_TRY(open_peer_sessions(depth));
   // Decode at depth 0 needs a first token all the same; a prefill of so few tokens says nothing and is not reported.
   const std::vector<Token> tokens = some_tokens(std::max(depth, 1), engine_->vocabulary());

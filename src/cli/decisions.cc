@@ -168,7 +168,8 @@ Result<std::string> model_of(const StoredResults& results, const std::string& na
 
 }  // namespace
 
-Result<Decisions> decisions_of(const StoredResults& results, const DecisionRequest& request, std::string* note) {
+Result<Decisions> decisions_of(const StoredResults& results, std::span<const ReportRow> rows, const DecisionRequest& request,
+                               std::string* note) {
   Decisions out;
   KV_ASSIGN(const std::string path, model_of(results, request.model, note));
   if (path.empty()) return out;
@@ -179,7 +180,7 @@ Result<Decisions> decisions_of(const StoredResults& results, const DecisionReque
   const std::vector<int> lengths = lengths_of(results, gathered->inputs.model.shape.context);
   if (lengths.empty()) return out;
   add_measured(results, &gathered->inputs.candidates);
-  const std::vector<ShortAnswer> answers = short_answers(results);
+  const std::vector<ShortAnswer> answers = short_answers(results, rows);
   CellCounts cells;
   for (const TaskKind kind : kTaskKinds) {
     KV_ASSIGN(DecisionKind decided, decide_kind(gathered->inputs, kind, lengths, answers, &cells));

@@ -17,6 +17,7 @@ struct DecisionRequest {
 
 // `note` says why there are none when nobody asked for them by naming the model. kBadInput: the model named is not there, or not
 // the one of the results; else as gather() and weigh().
-Result<Decisions> decisions_of(const StoredResults& results, const DecisionRequest& request, std::string* note);
+Result<Decisions> decisions_of(const StoredResults& results, std::span<const ReportRow> rows, const DecisionRequest& request,
+                               std::string* note);
 
 }  // namespace kvartet

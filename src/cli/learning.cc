@@ -159,38 +159,53 @@ Result<Lessons> plan_lessons(const LearnFlags& flags, const LearnSite& site, con
   return lessons;
 }
 
+namespace {
+
+struct Unfit {
+  TaskLengths cells;
+  std::vector<std::string> notes;
+  Status first;  // refusal
+};
+
+// Plans every task at every length by itself; what does not fit is added to `unfit`.
+Result<std::vector<PlannedTask>> plan_each(const BenchmarkRequest& request, const Vocabulary& vocabulary, const ModelShape& shape,
+                                           Unfit* unfit) {
+  std::vector<std::pair<std::string, int>> cells;
+  for (const std::string& task : request.tasks)
+    for (const int context : std::set<int>(request.contexts.begin(), request.contexts.end())) cells.emplace_back(task, context);
+  std::vector<PlannedTask> plan;
+  BenchmarkRequest one = request;
+  for (const auto& [task, context] : cells) {
+    if (unfit->cells.contains({task, context})) continue;
+    one.tasks = {task};
+    one.contexts = {context};
+    Result<std::vector<PlannedTask>> planned = plan_benchmark(one, vocabulary, shape, FileSystem::real());
+    if (planned.ok()) {
+      std::move(planned->begin(), planned->end(), std::back_inserter(plan));
+      continue;
+    }
+    if (planned.status().code() != Code::kExhausted) return planned.status();
+    if (unfit->first.ok()) unfit->first = planned.status();
+    unfit->notes.push_back(fmt::format("{} at {} tokens is not learned about: {}", task, context, planned.status().message()));
+    unfit->cells.insert({task, context});
+  }
+  return plan;
+}
+
+}  // namespace
+
 Result<std::vector<PlannedTask>> plan_fitting(const LearnFlags& flags, const LearnSite& site, const Vocabulary& vocabulary,
                                               const ModelShape& shape, BenchmarkRequest* request, Lessons* lessons) {
-  TaskLengths unfit;
-  std::vector<std::string> notes;
-  Status first_refusal;
+  Unfit unfit;
   for (;;) {
-    const std::size_t known = unfit.size();
-    std::vector<PlannedTask> plan;
-    BenchmarkRequest one = *request;
-    for (const std::string& task : request->tasks) {
-      for (const int context : std::set<int>(request->contexts.begin(), request->contexts.end())) {
-        if (unfit.contains({task, context})) continue;
-        one.tasks = {task};
-        one.contexts = {context};
-        Result<std::vector<PlannedTask>> planned = plan_benchmark(one, vocabulary, shape, FileSystem::real());
-        if (planned.ok()) {
-          std::move(planned->begin(), planned->end(), std::back_inserter(plan));
-          continue;
-        }
-        const Status& why = planned.status();
-        if (why.code() != Code::kExhausted) return why;
-        if (first_refusal.ok()) first_refusal = why;
-        notes.push_back(fmt::format("{} at {} tokens is not learned about: {}", task, context, why.message()));
-        unfit.insert({task, context});
-      }
-    }
-    if (unfit.size() == known) {
-      lessons->notes = std::move(notes);
+    const std::size_t known = unfit.cells.size();
+    KV_ASSIGN(std::vector<PlannedTask> plan, plan_each(*request, vocabulary, shape, &unfit));
+    if (unfit.cells.size() == known) {
+      lessons->notes = std::move(unfit.notes);
       return plan;
     }
-    Result<Lessons> others = plan_lessons(flags, site, unfit, request);
-    if (!others.ok() || others->empty()) return first_refusal;
+    Result<Lessons> others = plan_lessons(flags, site, unfit.cells, request);
+    if (!others.ok() || others->empty()) return unfit.first;
     *lessons = std::move(*others);
   }
 }

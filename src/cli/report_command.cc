@@ -112,7 +112,7 @@ Status report(const ReportFlags& flags) {
   Decisions decisions;
   std::string note;
   if (!flags.page.empty() || flags.json || !flags.model.empty()) {
-    KV_ASSIGN(decisions, decisions_of(merged.results, {flags.directories, flags.model}, &note));
+    KV_ASSIGN(decisions, decisions_of(merged.results, rows, {flags.directories, flags.model}, &note));
   }
   if (!flags.page.empty()) KV_TRY(write_page(files, flags, merged, rows, claims, decisions));
   if (flags.json) {

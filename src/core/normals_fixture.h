@@ -1,4 +1,4 @@
-// Standard normal numbers for tests.
+// Standard normal numbers for tests and benchmarks.
 #pragma once
 
 #include <cstddef>

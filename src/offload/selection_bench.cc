@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/check.h"
-#include "core/rng.h"
+#include "core/normals_fixture.h"
 #include "offload/landmark_index.h"
 #include "offload/select_top.h"
 
@@ -17,17 +17,10 @@ namespace {
 constexpr std::size_t kDim = 64;
 constexpr std::size_t kQueries = 4;
 
-std::vector<float> numbers(std::size_t count, std::uint64_t seed) {
-  Rng rng(seed);
-  std::vector<float> x(count);
-  for (float& v : x) v = static_cast<float>(rng.normal());
-  return x;
-}
-
 struct Head {
   Head(RowFormat format, std::size_t count)
-      : landmarks(count), queries(numbers(kQueries * kDim, 1)), logits(kQueries * count), scores(count) {
-    const std::vector<float> keys = numbers(count * kDim, 2);
+      : landmarks(count), queries(normals(kQueries * kDim, 1)), logits(kQueries * count), scores(count) {
+    const std::vector<float> keys = normals(count * kDim, 2);
     auto built = LandmarkIndex::build(*arena, {.format = format}, {keys.data(), count, kDim});
     KV_CHECK(built.ok());
     index.push_back(std::move(built).value());
@@ -64,7 +57,7 @@ void BM_LargestHiggs2x16(benchmark::State& state) {
 
 void aggregate(benchmark::State& state, Aggregate how) {
   const auto count = static_cast<std::size_t>(state.range(0));
-  const std::vector<float> logits = numbers(kQueries * count, 3);
+  const std::vector<float> logits = normals(kQueries * count, 3);
   std::vector<float> scores(count);
   for (auto _ : state) {
     aggregate_scores(how, {logits.data(), kQueries, count}, scores);
@@ -77,7 +70,7 @@ void BM_MaxLogit(benchmark::State& state) { aggregate(state, Aggregate::kMaxLogi
 void BM_MaxSoftmax(benchmark::State& state) { aggregate(state, Aggregate::kMaxSoftmax); }
 
 void BM_SelectTop(benchmark::State& state) {
-  const std::vector<float> scores = numbers(static_cast<std::size_t>(state.range(0)), 4);
+  const std::vector<float> scores = normals(static_cast<std::size_t>(state.range(0)), 4);
   TopSelector top;
   std::vector<std::int32_t> chosen;
   for (auto _ : state) {

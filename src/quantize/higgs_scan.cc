@@ -12,9 +12,10 @@
 namespace kvartet {
 
 constexpr std::size_t kMostScanDim = 512;
+constexpr std::size_t kScanPoints = 16;
 
 struct ScanTables {
-  alignas(64) std::uint8_t entries[kMostScanDim / 2 * 16];
+  alignas(64) std::uint8_t entries[kMostScanDim / 2 * kScanPoints];
   float step = 0;    // of an entry
   float offset = 0;  // sum of what was subtracted from each pair's entries
 };
@@ -38,7 +39,6 @@ namespace kvartet::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr std::size_t kLandmarks = 32;
-constexpr std::size_t kPoints = 16;
 
 // Table entries of one query: those of a pair are shifted to begin at 0; one step for all pairs. points: [16][2].
 void fill_tables(const float* HWY_RESTRICT points, const float* HWY_RESTRICT query, std::size_t pairs,
@@ -47,19 +47,19 @@ void fill_tables(const float* HWY_RESTRICT points, const float* HWY_RESTRICT que
   const hn::RebindToSigned<decltype(d)> di;
   const hn::Rebind<std::uint8_t, decltype(d)> d8;
   using V = hn::Vec<decltype(d)>;
-  alignas(64) float products[kMostScanDim / 2 * kPoints];
+  alignas(64) float products[kMostScanDim / 2 * kScanPoints];
   float least[kMostScanDim / 2];
   float widest = 0;
   tables->offset = 0;
   for (std::size_t pair = 0; pair < pairs; ++pair) {
     V lowest = hn::Set(d, std::numeric_limits<float>::infinity());
     V highest = hn::Neg(lowest);
-    for (std::size_t code = 0; code < kPoints; code += hn::Lanes(d)) {
+    for (std::size_t code = 0; code < kScanPoints; code += hn::Lanes(d)) {
       V x;
       V y;
       hn::LoadInterleaved2(d, points + 2 * code, x, y);
       const V product = hn::Add(hn::Mul(hn::Set(d, query[2 * pair]), x), hn::Mul(hn::Set(d, query[2 * pair + 1]), y));
-      hn::Store(product, d, products + pair * kPoints + code);
+      hn::Store(product, d, products + pair * kScanPoints + code);
       lowest = hn::Min(lowest, product);
       highest = hn::Max(highest, product);
     }
@@ -73,10 +73,10 @@ void fill_tables(const float* HWY_RESTRICT points, const float* HWY_RESTRICT que
   const V half = hn::Set(d, 0.5F);
   for (std::size_t pair = 0; pair < pairs; ++pair) {
     const V from = hn::Set(d, least[pair]);
-    for (std::size_t code = 0; code < kPoints; code += hn::Lanes(d)) {
-      const V above = hn::Sub(hn::Load(d, products + pair * kPoints + code), from);
+    for (std::size_t code = 0; code < kScanPoints; code += hn::Lanes(d)) {
+      const V above = hn::Sub(hn::Load(d, products + pair * kScanPoints + code), from);
       const auto entry = hn::ConvertTo(di, hn::Add(hn::Mul(above, inverse), half));
-      hn::StoreU(hn::DemoteTo(d8, entry), d8, tables->entries + pair * kPoints + code);
+      hn::StoreU(hn::DemoteTo(d8, entry), d8, tables->entries + pair * kScanPoints + code);
     }
   }
 }
@@ -99,9 +99,9 @@ HWY_INLINE void scan_block(const std::uint8_t* HWY_RESTRICT codes, const ScanTab
       const auto low_codes = hn::And(both, nibble);
       const auto high_codes = hn::And(hn::BitCast(d, hn::ShiftRight<4>(hn::BitCast(d16, both))), nibble);
       for (int q = 0; q < kQueries; ++q) {
-        const std::uint8_t* const entries = tables[q]->entries + p * kPoints;
+        const std::uint8_t* const entries = tables[q]->entries + p * kScanPoints;
         const auto low = hn::TableLookupBytes(hn::LoadDup128(d, entries), low_codes);
-        const auto high = hn::TableLookupBytes(hn::LoadDup128(d, entries + kPoints), high_codes);
+        const auto high = hn::TableLookupBytes(hn::LoadDup128(d, entries + kScanPoints), high_codes);
         const auto sum = hn::BitCast(d16, hn::Add(low, high));  // at most 254
         all[q] = hn::Add(all[q], sum);
         odd[q] = hn::Add(odd[q], hn::ShiftRight<8>(sum));
@@ -115,32 +115,40 @@ HWY_INLINE void scan_block(const std::uint8_t* HWY_RESTRICT codes, const ScanTab
   }
 }
 
-// logits[j] = scale_j * (step * sum_j + offset)
-void finish_block(const std::uint16_t* HWY_RESTRICT sums, const std::uint16_t* HWY_RESTRICT scales, float step, float offset,
-                  float* HWY_RESTRICT logits) {
+// Sums and scales (as bf16) of the block in which landmark j is the first.
+template <int kQueries>
+HWY_INLINE void sum_block(const ScanBlocks& blocks, std::size_t j, const ScanTables* const* tables,
+                          std::uint16_t (*HWY_RESTRICT sums)[kLandmarks], std::uint16_t* HWY_RESTRICT scales) {
+  const std::byte* const block = blocks.data + j / kLandmarks * blocks.bytes;
+  scan_block<kQueries>(reinterpret_cast<const std::uint8_t*>(block), tables, blocks.dim / 2, sums);
+  std::memcpy(scales, block + kLandmarks * blocks.dim / 4, kLandmarks * sizeof(*scales));
+}
+
+// A vector of scale_j * (step * sum_j + offset).
+HWY_INLINE hn::Vec<hn::CappedTag<float, 8>> logits_of(const std::uint16_t* HWY_RESTRICT sums,
+                                                      const std::uint16_t* HWY_RESTRICT scales, const ScanTables& table) {
   const hn::CappedTag<float, 8> d;
   const hn::RebindToUnsigned<decltype(d)> du;
   const hn::Rebind<std::uint16_t, decltype(d)> d16;
   const hn::RebindToSigned<decltype(d)> di;
-  for (std::size_t j = 0; j < kLandmarks; j += hn::Lanes(d)) {
-    const auto sum = hn::ConvertTo(d, hn::BitCast(di, hn::PromoteTo(du, hn::LoadU(d16, sums + j))));
-    const auto scale = hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(du, hn::LoadU(d16, scales + j))));
-    hn::StoreU(hn::Mul(scale, hn::MulAdd(sum, hn::Set(d, step), hn::Set(d, offset))), d, logits + j);
-  }
+  const auto sum = hn::ConvertTo(d, hn::BitCast(di, hn::PromoteTo(du, hn::LoadU(d16, sums))));
+  const auto scale = hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(du, hn::LoadU(d16, scales))));
+  return hn::Mul(scale, hn::MulAdd(sum, hn::Set(d, table.step), hn::Set(d, table.offset)));
 }
 
 template <int kQueries>
 HWY_INLINE void scan_queries(const ScanBlocks& blocks, const ScanTables* const* tables, float* const* logits) {
+  const hn::CappedTag<float, 8> d;
   alignas(64) std::uint16_t sums[kQueries][kLandmarks];
   alignas(64) std::uint16_t scales[kLandmarks];
   alignas(64) float last[kLandmarks];
   for (std::size_t j = 0; j < blocks.count; j += kLandmarks) {
-    const std::byte* const block = blocks.data + j / kLandmarks * blocks.bytes;
-    scan_block<kQueries>(reinterpret_cast<const std::uint8_t*>(block), tables, blocks.dim / 2, sums);
-    std::memcpy(scales, block + kLandmarks * blocks.dim / 4, sizeof(scales));
+    sum_block<kQueries>(blocks, j, tables, sums, scales);
     const bool whole = j + kLandmarks <= blocks.count;
     for (int q = 0; q < kQueries; ++q) {
-      finish_block(sums[q], scales, tables[q]->step, tables[q]->offset, whole ? logits[q] + j : last);
+      float* const out = whole ? logits[q] + j : last;
+      for (std::size_t i = 0; i < kLandmarks; i += hn::Lanes(d))
+        hn::StoreU(logits_of(sums[q] + i, scales + i, *tables[q]), d, out + i);
       if (!whole) std::memcpy(logits[q] + j, last, (blocks.count - j) * sizeof(float));
     }
   }
@@ -160,26 +168,16 @@ template <int kQueries>
 HWY_INLINE void scan_largest_of(const ScanBlocks& blocks, const ScanTables* const* tables, float factor,
                                 float* HWY_RESTRICT best) {
   const hn::CappedTag<float, 8> d;
-  const hn::RebindToUnsigned<decltype(d)> du;
-  const hn::Rebind<std::uint16_t, decltype(d)> d16;
-  const hn::RebindToSigned<decltype(d)> di;
   alignas(64) std::uint16_t sums[kQueries][kLandmarks];
   alignas(64) std::uint16_t scales[kLandmarks];
   alignas(64) float last[kLandmarks];
   for (std::size_t j = 0; j < blocks.count; j += kLandmarks) {
-    const std::byte* const block = blocks.data + j / kLandmarks * blocks.bytes;
-    scan_block<kQueries>(reinterpret_cast<const std::uint8_t*>(block), tables, blocks.dim / 2, sums);
-    std::memcpy(scales, block + kLandmarks * blocks.dim / 4, sizeof(scales));
+    sum_block<kQueries>(blocks, j, tables, sums, scales);
     const bool whole = j + kLandmarks <= blocks.count;
     float* const out = whole ? best + j : last;
     for (std::size_t i = 0; i < kLandmarks; i += hn::Lanes(d)) {
-      const auto scale = hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(du, hn::LoadU(d16, scales + i))));
-      auto largest = hn::Zero(d);
-      for (int q = 0; q < kQueries; ++q) {
-        const auto sum = hn::ConvertTo(d, hn::BitCast(di, hn::PromoteTo(du, hn::LoadU(d16, sums[q] + i))));
-        const auto logit = hn::Mul(scale, hn::MulAdd(sum, hn::Set(d, tables[q]->step), hn::Set(d, tables[q]->offset)));
-        largest = q == 0 ? logit : hn::Max(largest, logit);
-      }
+      auto largest = logits_of(sums[0] + i, scales + i, *tables[0]);
+      for (int q = 1; q < kQueries; ++q) largest = hn::Max(largest, logits_of(sums[q] + i, scales + i, *tables[q]));
       hn::StoreU(hn::Mul(largest, hn::Set(d, factor)), d, out + i);
     }
     if (!whole) std::memcpy(best + j, last, (blocks.count - j) * sizeof(float));
@@ -207,13 +205,10 @@ HWY_EXPORT(scan_largest);
 
 namespace {
 
-constexpr int kPoints = 16;
-constexpr std::size_t kTogether = 4;  // queries that share the walk over the codes
-
-// Tables of up to four queries.
+// Tables of the queries that share the walk over the codes.
 struct TableSet {
-  ScanTables tables[kTogether];
-  const ScanTables* at[kTogether] = {};
+  ScanTables tables[kMostScanQueries];
+  const ScanTables* at[kMostScanQueries] = {};
 
   void fill_for(const HiggsGrid& grid, MatView<const float> queries) {
     for (std::size_t q = 0; q < queries.rows; ++q) {
@@ -224,7 +219,7 @@ struct TableSet {
 };
 
 ScanBlocks checked(const HiggsGrid& grid, const std::byte* blocks, std::size_t count, std::size_t dim) {
-  KV_CHECK(grid.p() == 2 && grid.n() == kPoints && dim % 8 == 0 && dim <= kMostScanDim);
+  KV_CHECK(grid.p() == 2 && grid.n() == static_cast<int>(kScanPoints) && dim % 8 == 0 && dim <= kMostScanDim);
   return {.data = blocks, .bytes = scan_block_bytes(dim), .count = count, .dim = dim};
 }
 
@@ -250,10 +245,10 @@ void score_scan_blocks(const HiggsGrid& grid, const std::byte* blocks, std::size
                        MatView<float> logits) {
   const ScanBlocks all = checked(grid, blocks, count, turned_queries.cols);
   TableSet set;
-  for (std::size_t first = 0; first < turned_queries.rows; first += kTogether) {
-    const std::size_t here = std::min(kTogether, turned_queries.rows - first);
+  for (std::size_t first = 0; first < turned_queries.rows; first += kMostScanQueries) {
+    const std::size_t here = std::min(kMostScanQueries, turned_queries.rows - first);
     set.fill_for(grid, turned_queries.row_range(first, first + here));
-    float* rows[kTogether] = {};
+    float* rows[kMostScanQueries] = {};
     for (std::size_t q = 0; q < here; ++q) rows[q] = logits.row(first + q);
     SIMD_CHOOSE(scan_all)(all, set.at, static_cast<int>(here), rows);
   }

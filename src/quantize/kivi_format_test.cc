@@ -10,6 +10,7 @@
 
 #include "core/bfloat16.h"
 #include "core/float16.h"
+#include "core/normals_fixture.h"
 #include "core/rng.h"
 
 namespace kvartet {
@@ -31,13 +32,6 @@ std::vector<float> round_trip(const TileFormat& f, const std::vector<float>& x) 
     f.kernels.decode(f, tile.data(), 0, static_cast<int>(kRows), {out.data() + row * dim, kRows, dim});
   }
   return out;
-}
-
-std::vector<float> normal_rows(std::size_t rows, std::size_t dim, std::uint64_t seed) {
-  Rng rng(seed);
-  std::vector<float> x(rows * dim);
-  for (float& v : x) v = static_cast<float>(rng.normal());
-  return x;
 }
 
 double mean_squared_error(const std::vector<float>& a, const std::vector<float>& b) {
@@ -98,7 +92,7 @@ std::vector<float> reference_group(const std::vector<float>& x, int bits) {
 TEST(KiviFormat, EqualsTheFormulaGroupByGroup) {
   for (const int bits : {2, 3, 4, 8}) {
     for (const int group : {32, 64, 128}) {
-      std::vector<float> x = normal_rows(kRows, 128, 4);
+      std::vector<float> x = normals(kRows * 128, 4);
       for (std::size_t i = 0; i < x.size(); i += 7) x[i] *= 30.0F;
       for (std::size_t i = 0; i < 128 * 128; i += 128) x[i + 3] *= 1e-7F;  // a channel with a subnormal scale
       const std::vector<float> keys = round_trip(make(bits, group, Side::kKey, 128), x);
@@ -145,7 +139,7 @@ TEST(KiviFormat, MeanSquaredErrorOf28) {
   };
   for (const Row& r :
        {Row{32, 0.154, 0.0281, 0.00611, 4.14}, Row{64, 0.202, 0.0369, 0.00801, 4.69}, Row{128, 0.250, 0.0457, 0.00997, 5.19}}) {
-    const std::vector<float> x = normal_rows(kRows * 60, 128, 5);
+    const std::vector<float> x = normals(kRows * 60 * 128, 5);
     EXPECT_NEAR(mean_range(x, r.group), r.range, 0.02);
     for (const auto& [bits, error] : {std::pair{2, r.two_bits}, {3, r.three_bits}, {4, r.four_bits}}) {
       EXPECT_NEAR(r.range * r.range / (12 * std::pow((1 << bits) - 1, 2)), error, 0.06 * error);  // the rule of thumb
@@ -160,7 +154,7 @@ TEST(KiviFormat, MeanSquaredErrorOf28) {
 
 // 2.8: channel 5 shifted by +20. Per channel it costs nothing; per token it ruins the group that holds it.
 TEST(KiviFormat, OutlierChannelTellsTheAxis) {
-  std::vector<float> x = normal_rows(kRows * 20, 128, 6);
+  std::vector<float> x = normals(kRows * 20 * 128, 6);
   for (std::size_t i = 5; i < x.size(); i += 128) x[i] += 20.0F;
   const std::vector<float> keys = round_trip(make(2, 32, Side::kKey, 128), x);
   const std::vector<float> values = round_trip(make(2, 32, Side::kValue, 128), x);
@@ -179,7 +173,7 @@ TEST(KiviFormat, OutlierChannelTellsTheAxis) {
 TEST(KiviFormat, ErrorStaysBelowTheBound) {
   for (const int bits : {2, 3, 4, 8}) {
     const float levels = static_cast<float>((1 << bits) - 1);
-    std::vector<float> x = normal_rows(kRows, 32, 8);
+    std::vector<float> x = normals(kRows * 32, 8);
     for (float& v : x) v += 600.0F;  // biased keys
     const std::vector<float> out = round_trip(make(bits, 32, Side::kValue, 32), x);
     for (std::size_t row = 0; row < kRows; ++row) {
@@ -231,7 +225,7 @@ TEST(KiviFormat, ZeroPointsOfBiasedKeysAreF16) {
 // 2.2: a key group is `group` tokens long, never shorter.
 TEST(KiviFormat, KeysTakeWholeGroupsOnly) {
   const TileFormat f = make(2, 32, Side::kKey, 32);
-  const std::vector<float> x = normal_rows(32, 32, 9);
+  const std::vector<float> x = normals(32 * 32, 9);
   std::vector<std::byte> tile(f.tile_bytes);
   EXPECT_DEATH(static_cast<void>(f.kernels.encode(f, tile.data(), 0, {x.data(), 1, 32})), "row_step");
   EXPECT_DEATH(static_cast<void>(f.kernels.encode(f, tile.data(), 16, {x.data(), 32, 32})), "row_step");
@@ -241,8 +235,8 @@ TEST(KiviFormat, KeysTakeWholeGroupsOnly) {
 TEST(KiviFormat, OverwritingAValueRowLeavesTheOthers) {
   for (const int bits : {2, 3, 4, 8}) {
     const TileFormat f = make(bits, 32, Side::kValue, 64);
-    const std::vector<float> x = normal_rows(kRows, 64, 10);
-    const std::vector<float> other = normal_rows(1, 64, 11);
+    const std::vector<float> x = normals(kRows * 64, 10);
+    const std::vector<float> other = normals(1 * 64, 11);
     std::vector<std::byte> tile(f.tile_bytes);
     std::vector<float> before(x.size());
     std::vector<float> after(x.size());

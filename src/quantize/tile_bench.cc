@@ -10,7 +10,7 @@
 #include <benchmark/benchmark.h>
 
 #include "core/arena.h"
-#include "core/rng.h"
+#include "core/normals_fixture.h"
 #include "quantize/tile_format.h"
 
 namespace kvartet {
@@ -21,13 +21,6 @@ constexpr int kRows = 7168;
 constexpr int kHeadDim = 64;
 constexpr int kQueries = 3;
 
-std::vector<float> normal_rows(std::size_t rows, std::uint64_t seed) {
-  Rng rng(seed);
-  std::vector<float> x(rows * kHeadDim);
-  for (float& v : x) v = static_cast<float>(rng.normal());
-  return x;
-}
-
 // The tiles of all heads of one side, one after the other.
 class Tiles {
  public:
@@ -35,7 +28,7 @@ class Tiles {
       : format_(make_tile_format(request, side, kHeadDim).value()),
         tile_count_(kHeads * kRows / format_.tile_rows),
         buffer_(Arena::create()->allocate(static_cast<std::size_t>(tile_count_) * format_.tile_bytes).value()) {
-    const std::vector<float> rows = normal_rows(static_cast<std::size_t>(format_.tile_rows), 1);
+    const std::vector<float> rows = normals(static_cast<std::size_t>(format_.tile_rows) * kHeadDim, 1);
     for (int i = 0; i < tile_count_; ++i) encode(i, rows);
   }
   void encode(int index, const std::vector<float>& rows) {
@@ -81,7 +74,7 @@ void accumulate_block(const Tiles& values, int row, const float* weights, float*
 void decode_step(benchmark::State& state, const FormatRequest& request) {
   const Tiles keys(request, Side::kKey);
   const Tiles values(request, Side::kValue);
-  const std::vector<float> q = normal_rows(kQueries, 2);
+  const std::vector<float> q = normals(kQueries * kHeadDim, 2);
   std::vector<float> logits(kQueries * kBlockRows);
   const std::vector<float> weights(kQueries * kBlockRows, 1.0F / kRows);
   for (auto _ : state) {
@@ -101,7 +94,7 @@ void decode_step(benchmark::State& state, const FormatRequest& request) {
 // One block over and over: what the arithmetic alone costs.
 void in_cache(benchmark::State& state, const FormatRequest& request, Side side) {
   const Tiles tiles(request, side);
-  const std::vector<float> q = normal_rows(kQueries, 2);
+  const std::vector<float> q = normals(kQueries * kHeadDim, 2);
   std::vector<float> logits(kQueries * kBlockRows, 1.0F);
   std::vector<float> out(kQueries * kHeadDim);
   for (auto _ : state) {
@@ -115,7 +108,7 @@ void in_cache(benchmark::State& state, const FormatRequest& request, Side side) 
 void encode_prompt(benchmark::State& state, const FormatRequest& request) {
   Tiles keys(request, Side::kKey);
   Tiles values(request, Side::kValue);
-  const std::vector<float> rows = normal_rows(kBlockRows, 3);
+  const std::vector<float> rows = normals(kBlockRows * kHeadDim, 3);
   for (auto _ : state) {
     for (int i = 0; i < kHeads * 4096 / keys.format().tile_rows; ++i) {
       keys.encode(i, rows);

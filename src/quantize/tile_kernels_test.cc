@@ -12,7 +12,7 @@
 
 #include <gtest/gtest.h>
 
-#include "core/rng.h"
+#include "core/normals_fixture.h"
 #include "quantize/rotated_format.h"
 #include "quantize/tile_format.h"
 #include "simd/targets.h"
@@ -76,13 +76,6 @@ std::vector<Case> all_cases() {
   return cases;
 }
 
-std::vector<float> normal_numbers(std::size_t count, std::uint64_t seed) {
-  Rng rng(seed);
-  std::vector<float> x(count);
-  for (float& v : x) v = static_cast<float>(rng.normal());
-  return x;
-}
-
 // A tile that begins 4 bytes past any alignment the kernels might hope for, filled with normal rows.
 class FilledTile {
  public:
@@ -91,7 +84,7 @@ class FilledTile {
     const auto address = reinterpret_cast<std::uintptr_t>(bytes_.data());
     tile_ = bytes_.data() + (64 - address % 64) + 4;
     const std::size_t dim = static_cast<std::size_t>(head_dim);
-    const std::vector<float> rows = normal_numbers(static_cast<std::size_t>(format_.tile_rows) * dim, 7);
+    const std::vector<float> rows = normals(static_cast<std::size_t>(format_.tile_rows) * dim, 7);
     const Status s = format_.kernels.encode(format_, tile_, 0, {rows.data(), static_cast<std::size_t>(format_.tile_rows), dim});
     EXPECT_TRUE(s.ok()) << s.message();
     const auto untouched = [](std::byte b) { return b == std::byte{0}; };
@@ -157,7 +150,7 @@ std::vector<Expected> expected_logits(const FilledTile& keys, const std::vector<
 void check_score(const FormatRequest& request, int head_dim) {
   const FilledTile keys(request, Side::kKey, head_dim);
   const int tile_rows = keys.format().tile_rows;
-  const std::vector<float> q = normal_numbers(static_cast<std::size_t>(kMostQueries * head_dim), 11);
+  const std::vector<float> q = normals(static_cast<std::size_t>(kMostQueries * head_dim), 11);
   const std::vector<Expected> expected = expected_logits(keys, q);
   for (const int queries : kQueryCounts) {
     const std::vector<float> storage = prepared(keys.format(), q, queries);
@@ -209,7 +202,7 @@ void check_accumulate(const FormatRequest& request, int head_dim) {
   const std::size_t dim = static_cast<std::size_t>(head_dim);
   const FilledTile values(request, Side::kValue, head_dim);
   const std::size_t tile_rows = static_cast<std::size_t>(values.format().tile_rows);
-  std::vector<float> weights = normal_numbers(kMostQueries * tile_rows, 13);
+  std::vector<float> weights = normals(kMostQueries * tile_rows, 13);
   for (float& w : weights) w = std::exp(w);
   const std::vector<Expected> sums = running_sums(values, weights);
   for (const int queries : kQueryCounts) {
@@ -222,7 +215,7 @@ void check_accumulate(const FormatRequest& request, int head_dim) {
       for (std::size_t k = 0; k < static_cast<std::size_t>(queries); ++k) {
         std::copy_n(weights.data() + k * tile_rows + first, last - first, tight.data() + k * stride);
       }
-      const std::vector<float> before = normal_numbers(dim * static_cast<std::size_t>(queries), 17);
+      const std::vector<float> before = normals(dim * static_cast<std::size_t>(queries), 17);
       std::vector<float> out(before.size() + 2, kGuard);
       std::copy(before.begin(), before.end(), out.begin() + 1);
       values.format().kernels.accumulate(values.format(), {values.tile(), begin, end, tight.data(), stride, queries,
@@ -247,7 +240,7 @@ void check_accumulate(const FormatRequest& request, int head_dim) {
 void check_logits_per_row(const FormatRequest& request, int head_dim) {
   const FilledTile keys(request, Side::kKey, head_dim);
   const int rows = keys.format().tile_rows;
-  const std::vector<float> storage = prepared(keys.format(), normal_numbers(static_cast<std::size_t>(7 * head_dim), 19), 7);
+  const std::vector<float> storage = prepared(keys.format(), normals(static_cast<std::size_t>(7 * head_dim), 19), 7);
   const float* const q = storage.data() + 1;
   std::vector<float> whole(static_cast<std::size_t>(7 * rows));
   keys.format().kernels.score(keys.format(), {keys.tile(), 0, rows, q, 7, whole.data(), static_cast<std::size_t>(rows)});
@@ -267,7 +260,7 @@ void check_encoding(const Case& c, int head_dim) {
     if (!make_tile_format(c.request, side, head_dim).ok()) continue;
     const TileFormat plain = make_tile_format(c.request, side, head_dim).value();
     const std::size_t rows = static_cast<std::size_t>(plain.tile_rows);
-    std::vector<float> x = normal_numbers(rows * dim, 23);
+    std::vector<float> x = normals(rows * dim, 23);
     for (std::size_t i = 0; i < x.size(); i += 17) x[i] *= 1e-7F;  // subnormal f16
     for (std::size_t i = 0; i < x.size(); i += 101) x[i] *= 1e3F;
     std::fill_n(x.begin(), dim, 0.0F);

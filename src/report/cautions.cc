@@ -16,8 +16,6 @@
 namespace kvartet {
 namespace {
 
-constexpr const char* kReference = "full";
-
 // Tables of one task that have something in common: their lengths, and two figures for each.
 struct Place {
   Cell first;
@@ -142,7 +140,7 @@ TableCaution caution_of(std::span<const ReportRow* const> table) {
   double cut = 0;
   for (const ReportRow* row : table) {
     if (row->weak) caution.weak = row;
-    if (row->spec == "full" && row->n > 0) caution.full_cut = row->cut_off;
+    if (row->spec == kReference && row->n > 0) caution.full_cut = row->cut_off;
     answers += row->n;
     cut += row->cut_off * row->n;
   }

@@ -14,7 +14,7 @@ constexpr std::size_t kFewestRoles = 4;  // fewer leave nearly every claim open
 
 bool has_reference(const StoredResults& results) {
   for (const Outcome& o : results.outcomes) {
-    if (o.spec == "full" && !o.failed()) return true;
+    if (o.spec == kReference && !o.failed()) return true;
   }
   return false;
 }

@@ -12,7 +12,6 @@
 namespace kvartet {
 namespace {
 
-const std::string kFull = "full";
 constexpr const char* kPreset = "compression-paper";
 constexpr double kNearTarget = 0.10;         // CaM's ratio is explained by length within a tenth
 constexpr double kLowestUsefulScore = 0.05;  // a kind of work that the model itself cannot do says nothing about caches
@@ -42,14 +41,14 @@ ClaimRow kivi4_is_the_most_stable(const Case& c) {
       "under every other method is greater than under KIVI-4, each with its whole 95 % interval.";
   if (const auto row = c.missing(claim, rule, {"KIVI-4", "SnapKV", "TurboQuant-4"})) return *row;
   std::map<SampleKey, double> stable;
-  for (const OutcomePair& p : c.evidence.pairs(c.spec("KIVI-4"), kFull)) {
+  for (const OutcomePair& p : c.evidence.pairs(c.spec("KIVI-4"), kReference)) {
     if (const auto x = likelihood_difference(p)) stable[p.mine->key] = std::abs(*x);
   }
   std::vector<Part> parts;
   for (const std::string& method : c.present()) {
     if (method == "KIVI-4") continue;
     PairedDifferences more;
-    for (const OutcomePair& p : c.evidence.pairs(c.spec(method), kFull)) {
+    for (const OutcomePair& p : c.evidence.pairs(c.spec(method), kReference)) {
       const auto x = likelihood_difference(p);
       const auto base = stable.find(p.mine->key);
       if (x && base != stable.end()) more.add(std::abs(*x) - base->second, c.evidence.document(p.mine->key));
@@ -72,9 +71,9 @@ ClaimRow evictor_is_above_full(const Case& c, const std::string& method) {
     return c.evidence.workload(*p.mine) == Workload::kQuestions && !is_few_shot(p.mine->key.task);
   };
   const PairFilter acted = [&](const OutcomePair& p) { return questions(p) && p.mine->acted; };
-  const std::size_t all = c.evidence.pairs(c.spec(method), kFull, questions).size();
+  const std::size_t all = c.evidence.pairs(c.spec(method), kReference, questions).size();
   Part part{fmt::format("score of {} minus full, points", method),
-            c.evidence.interval(c.spec(method), kFull, score_difference, ScoreKind::kCount, acted)};
+            c.evidence.interval(c.spec(method), kReference, score_difference, ScoreKind::kCount, acted)};
   part.scale = 100;
   part.decimals = 1;
   part.result = judge_above(part.interval, margin_on(c, method, acted));
@@ -97,7 +96,7 @@ struct KindLoss {
 KindLoss loss_of(const Case& c, Workload kind) {
   KindLoss out;
   int count = 0;
-  for (const Outcome* o : c.evidence.completed(kFull)) {
+  for (const Outcome* o : c.evidence.completed(kReference)) {
     if (c.evidence.workload(*o) != kind || !o->score) continue;
     out.full_mean += *o->score;
     ++count;
@@ -112,7 +111,7 @@ KindLoss loss_of(const Case& c, Workload kind) {
   };
   std::map<SampleKey, Sum> sums;
   for (const std::string& method : c.present()) {
-    for (const OutcomePair& p : c.evidence.pairs(c.spec(method), kFull)) {
+    for (const OutcomePair& p : c.evidence.pairs(c.spec(method), kReference)) {
       const auto x = score_difference(p);
       if (c.evidence.workload(*p.mine) != kind || !x) continue;
       Sum& sum = sums[p.mine->key];
@@ -190,7 +189,7 @@ ClaimRow few_shot_is_robust(const Case& c) {
   std::vector<Part> parts;
   for (const std::string& method : c.present()) {
     Part part{fmt::format("score of {} minus full on few-shot tasks, points", method),
-              c.evidence.interval(c.spec(method), kFull, score_difference, ScoreKind::kCount, few_shot())};
+              c.evidence.interval(c.spec(method), kReference, score_difference, ScoreKind::kCount, few_shot())};
     part.scale = 100;
     part.decimals = 1;
     part.result = judge_no_less(part.interval, margin_on(c, method, few_shot()));
@@ -264,8 +263,8 @@ ClaimRow cam_depends_on_redundancy(const Case& c) {
   const std::string claim = "CaM compresses by 1 to 14 times, depending on redundancy in the text.";
   const std::string rule =
       "Length alone predicts tokens ÷ target, at least 1, times one factor for all samples (layers with a window hold less at "
-      "any "
-      "rate). Reproduced when the ratio at the end misses that by more than 10 % in most of the samples on which CaM acted; not "
+      "any rate). Reproduced when the ratio at the end misses that by more than 10 % in most of the samples on which CaM acted; "
+      "not "
       "reproduced when length explains it within 10 %.";
   if (const auto row = c.missing(claim, rule, {"CaM"})) return *row;
   const std::optional<SpecKeys> keys = spec_keys(c.spec("CaM"));
@@ -374,7 +373,9 @@ ClaimRow ratio_does_not_predict_speed(const Case& c) {
 
 }  // namespace
 
-const std::string& CompressionCase::spec(const std::string& role) const { return role == kFull ? kFull : roles.at(role); }
+const std::string& CompressionCase::spec(const std::string& role) const {
+  return role == kReference ? kReference : roles.at(role);
+}
 
 std::vector<std::string> CompressionCase::present() const {
   std::vector<std::string> out;
@@ -399,7 +400,9 @@ std::optional<ClaimRow> CompressionCase::missing(const std::string& claim, const
 
 std::optional<ClaimRow> CompressionCase::not_alone(const std::string& claim, const std::string& rule,
                                                    const std::vector<std::string>& methods) const {
-  const auto compares = [&](const std::string& m) { return !time_ratio(evidence, spec(m), kFull, TimeOf::kEachToken).shared; };
+  const auto compares = [&](const std::string& m) {
+    return !time_ratio(evidence, spec(m), kReference, TimeOf::kEachToken).shared;
+  };
   if (std::ranges::all_of(methods, compares)) return std::nullopt;
   return not_run(
       claim, rule,
@@ -410,7 +413,7 @@ std::optional<ClaimRow> CompressionCase::not_alone(const std::string& claim, con
 }
 
 double margin_on(const CompressionCase& c, const std::string& method, const PairFilter& keep) {
-  return score_margin(c.evidence.mean_score(c.spec(method), kFull, keep));
+  return score_margin(c.evidence.mean_score(c.spec(method), kReference, keep));
 }
 
 Roles compression_roles(const StoredResults& results) {

@@ -22,7 +22,8 @@ struct CompressionCase {
   // The row of a claim for which one of `wanted` never ran; absent: all are there.
   std::optional<ClaimRow> missing(const std::string& claim, const std::string& rule,
                                   const std::vector<std::string>& wanted) const;
-  // The row of a claim about rates where those of `methods`, or of full, were shared with other caches; absent: none was.
+  // The row of a claim about rates where those of `methods`, or of full, were shared with other caches and too few runs alone
+  // stand in for them; absent: each has a rate of its own.
   std::optional<ClaimRow> not_alone(const std::string& claim, const std::string& rule,
                                     const std::vector<std::string>& methods) const;
 };

@@ -9,7 +9,6 @@
 namespace kvartet {
 namespace {
 
-const std::string kFull = "full";
 constexpr const char* kPreset = "offloading-paper";
 
 // Tasks whose answer takes one look-up.
@@ -33,7 +32,7 @@ PairFilter intensive() {
 struct Case {
   const Evidence& evidence;
   const Roles& roles;
-  const std::string& spec(const std::string& role) const { return role == kFull ? kFull : roles.at(role); }
+  const std::string& spec(const std::string& role) const { return role == kReference ? kReference : roles.at(role); }
   std::string command() const { return bench_command(evidence.results(), kPreset, {}, ""); }
 
   Part likelihood(const std::string& mine, const std::string& other, const PairFilter& keep) const {
@@ -98,7 +97,7 @@ ClaimRow near_full(const Case& c, const std::string& claim, const std::string& r
       role);
   if (const std::string missing = missing_roles(c.roles, {role}); !missing.empty())
     return not_run(claim, rule, missing, c.command());
-  Part part = c.likelihood(role, kFull, intensive());
+  Part part = c.likelihood(role, kReference, intensive());
   part.result = judge_equal(part.interval, kLikelihoodMargin);
   return decide_all(claim, rule, {part}, c.command());
 }
@@ -114,15 +113,12 @@ ClaimRow single_needles_hide_it(const Case& c) {
     return not_run(claim, rule, missing, c.command());
   const PairFilter single = [](const OutcomePair& p) { return is_single_needle(p.mine->key.task); };
   Part needle{"score of ShadowKV minus full on single-needle tasks, points",
-              c.evidence.interval(c.spec("ShadowKV"), kFull, score_difference, ScoreKind::kCount, single)};
+              c.evidence.interval(c.spec("ShadowKV"), kReference, score_difference, ScoreKind::kCount, single)};
   needle.scale = 100;
   needle.decimals = 1;
-  needle.result = judge_no_less(needle.interval, score_margin(c.evidence.mean_score(c.spec("ShadowKV"), kFull, single)));
-  Part work = c.likelihood(kFull, "ShadowKV", intensive());
-  PairedInterval beyond = work.interval;
-  beyond.low -= kLikelihoodMargin;
-  beyond.high -= kLikelihoodMargin;
-  work.result = judge_above(beyond, 0);
+  needle.result = judge_no_less(needle.interval, score_margin(c.evidence.mean_score(c.spec("ShadowKV"), kReference, single)));
+  Part work = c.likelihood(kReference, "ShadowKV", intensive());
+  work.result = judge_above(beyond(work.interval, kLikelihoodMargin), 0);
   return decide_all(claim, rule, {needle, work}, c.command());
 }
 

@@ -12,7 +12,6 @@ namespace kvartet {
 namespace {
 
 using Case = CompressionCase;
-const std::string kFull = "full";
 constexpr double kHardly = 0.10;  // "hardly changed": within a tenth
 
 // The comparisons of a claim, and what their times were taken of.
@@ -22,7 +21,8 @@ struct Timing {
   bool any_shared = false;
   std::set<SampleKey> prompts;  // of the runs alone
 
-  const PairedInterval& add(const Case& c, const std::string& mine, const std::string& other, TimeOf time, std::string what) {
+  // A comparison, to be judged by the caller.
+  Part& add(const Case& c, const std::string& mine, const std::string& other, TimeOf time, std::string what) {
     const TimeRatio ratio = time_ratio(c.evidence, c.spec(mine), c.spec(other), time);
     all_alone = all_alone && ratio.alone;
     any_shared = any_shared || ratio.shared;
@@ -32,7 +32,7 @@ struct Timing {
     Part part{std::move(what), ratio.interval};
     part.is_log_ratio = true;
     parts.push_back(std::move(part));
-    return parts.back().interval;
+    return parts.back();
   }
 };
 
@@ -59,8 +59,8 @@ ClaimRow snapkv_keeps_the_rate(const Case& c) {
   if (const auto row = c.missing(claim, rule, {"SnapKV"})) return *row;
   if (const auto row = c.not_alone(claim, rule, {"SnapKV"})) return *row;
   Timing timing;
-  const PairedInterval faster = timing.add(c, kFull, "SnapKV", TimeOf::kEachToken, "decode rate of SnapKV over full's, factor");
-  timing.parts.back().result = judge_no_less(faster, 0.05);
+  Part& faster = timing.add(c, kReference, "SnapKV", TimeOf::kEachToken, "decode rate of SnapKV over full's, factor");
+  faster.result = judge_no_less(faster.interval, 0.05);
   return decide_timing(claim, rule, timing, c.command({"SnapKV"}));
 }
 
@@ -74,16 +74,9 @@ ClaimRow first_token_hardly_changes(const Case& c) {
   Timing timing;
   for (const std::string& method : c.present()) {
     if (method == "TurboQuant-3") continue;
-    const PairedInterval later = timing.add(c, method, kFull, TimeOf::kFirstToken,
-                                            fmt::format("time to the first token of {} over full's, factor", method));
-    if (method == "TurboQuant-4") {
-      PairedInterval beyond = later;
-      beyond.low -= edge;
-      beyond.high -= edge;
-      timing.parts.back().result = judge_above(beyond, 0);
-    } else {
-      timing.parts.back().result = judge_equal(later, edge);
-    }
+    Part& later = timing.add(c, method, kReference, TimeOf::kFirstToken,
+                             fmt::format("time to the first token of {} over full's, factor", method));
+    later.result = method == "TurboQuant-4" ? judge_above(beyond(later.interval, edge), 0) : judge_equal(later.interval, edge);
   }
   return decide_timing(claim, rule, timing, c.command(c.present()));
 }
@@ -91,10 +84,10 @@ ClaimRow first_token_hardly_changes(const Case& c) {
 Timing turboquant_against_all(const Case& c, TimeOf time, const std::string& what) {
   Timing timing;
   for (const std::string method : {"KIVI-2", "KIVI-4", "SnapKV", "CaM", "full"}) {
-    if (method != kFull && !c.roles.contains(method)) continue;
-    const PairedInterval longer =
+    if (method != kReference && !c.roles.contains(method)) continue;
+    Part& longer =
         timing.add(c, "TurboQuant-4", method, time, fmt::format("{} of TurboQuant-4 over that of {}, factor", what, method));
-    timing.parts.back().result = judge_above(longer, 0.02);
+    longer.result = judge_above(longer.interval, 0.02);
   }
   return timing;
 }

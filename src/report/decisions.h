@@ -5,10 +5,11 @@
 #include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
-#include "results/records.h"
+#include "report/rows.h"
 
 namespace kvartet {
 
@@ -86,7 +87,7 @@ struct Decisions {
   bool empty() const { return kinds.empty(); }
 };
 
-std::vector<ShortAnswer> short_answers(const StoredResults& results);
+std::vector<ShortAnswer> short_answers(const StoredResults& results, std::span<const ReportRow> rows);
 
 // Why the choices for this kind are, or are not, what the short answer names, in one sentence with the figures.
 std::string beside_short_answer(const DecisionKind& kind, const std::map<std::string, std::string>& names);

@@ -152,6 +152,13 @@ std::vector<SoloPair> Evidence::solo_pairs(const std::string& mine, const std::s
 
 bool is_enough(const PairedInterval& interval) { return interval.measurable && interval.documents >= kMinimumPairs; }
 
+PairedInterval beyond(PairedInterval interval, double edge) {
+  interval.mean -= edge;
+  interval.low -= edge;
+  interval.high -= edge;
+  return interval;
+}
+
 ClaimResult judge_above(const PairedInterval& interval, double margin) {
   if (!is_enough(interval)) return ClaimResult::kUndecided;
   if (interval.low > 0) return ClaimResult::kReproduced;

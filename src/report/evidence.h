@@ -73,6 +73,9 @@ class Evidence {
 
 bool is_enough(const PairedInterval& interval);  // an interval, of pairs about at least kMinimumPairs documents
 
+// How far it lies above an edge.
+PairedInterval beyond(PairedInterval interval, double edge);
+
 // Greater than 0: the interval lies above it. Refuted when it lies below, or within +-margin.
 ClaimResult judge_above(const PairedInterval& interval, double margin);
 // Not below 0 by more than the margin. Refuted when the interval lies below 0 and reaches beyond the margin.

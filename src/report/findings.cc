@@ -16,7 +16,6 @@
 namespace kvartet {
 namespace {
 
-constexpr const char* kReferenceSpec = "full";
 constexpr double kSmaller = 1.05;  // a ratio from which a cache is called smaller than f16
 
 bool good_enough(Verdict verdict) { return verdict == Verdict::kSame || verdict == Verdict::kBetter; }
@@ -43,7 +42,7 @@ std::string loss_text(const Measured& score, const Measured& likelihood, const s
 }
 
 Loss judge(CacheFinding& finding, std::span<const ReportRow* const> tables) {
-  if (finding.spec == kReferenceSpec) return Loss::kReference;
+  if (finding.spec == kReference) return Loss::kReference;
   if (finding.pairs == 0) return finding.failed > 0 ? Loss::kFailed : Loss::kUndecided;
   const ReportRow* worst = nullptr;
   double most = 0;
@@ -330,7 +329,7 @@ std::vector<WorkloadFinding> find_answers(const StoredResults& results, std::spa
   std::map<std::string, std::string> metric_of;
   for (const StoredTask& t : results.tasks) metric_of[t.task] = t.metric;
   const DocumentNumbers documents(results);
-  const References full = references_of(results, kReferenceSpec);
+  const References full = references_of(results, kReference);
   const auto next_costs = next_question_costs(results);
   using Kind = std::pair<Workload, QuestionPosition>;
   std::map<Kind, std::map<std::string, std::vector<const Outcome*>>> done;
@@ -341,7 +340,7 @@ std::vector<WorkloadFinding> find_answers(const StoredResults& results, std::spa
   std::map<Cell, const ReportRow*> full_rows;
   std::map<Kind, std::vector<const ReportRow*>> tables;
   for (const ReportRow& row : rows) {
-    if (row.spec == kReferenceSpec) full_rows[row.cell()] = &row;
+    if (row.spec == kReference) full_rows[row.cell()] = &row;
     tables[{workload_of(row.metric), row.position}].push_back(&row);
   }
 
@@ -355,7 +354,7 @@ std::vector<WorkloadFinding> find_answers(const StoredResults& results, std::spa
     for (const ReportRow* row : list) {
       if (std::ranges::find(finding.tasks, row->task) == finding.tasks.end()) finding.tasks.push_back(row->task);
       contexts.insert(row->context);
-      finding.has_reference = finding.has_reference || (row->spec == kReferenceSpec && row->n > 0);
+      finding.has_reference = finding.has_reference || (row->spec == kReference && row->n > 0);
     }
     finding.contexts.assign(contexts.begin(), contexts.end());
     std::set<int> different;
@@ -373,10 +372,10 @@ std::vector<WorkloadFinding> find_answers(const StoredResults& results, std::spa
       cache.spec = spec;
       PairedPool pool;
       for (const Outcome* o : done[kind][spec]) pool.add(*o, full, documents.of(o->key));
-      const bool compared = spec != kReferenceSpec && finding.has_reference;
+      const bool compared = spec != kReference && finding.has_reference;
       const ScoreKind counted_as =
           workload == Workload::kSummaries || workload == Workload::kCode ? ScoreKind::kMeasurement : ScoreKind::kCount;
-      cache.pairs = spec == kReferenceSpec ? 0 : pool.pairs();
+      cache.pairs = spec == kReference ? 0 : pool.pairs();
       cache.score = pool.score(compared, counted_as);
       cache.likelihood = pool.likelihood(compared);
       const auto next = next_costs.find({workload, spec});

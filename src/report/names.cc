@@ -96,7 +96,7 @@ std::vector<std::string> specs_of(const StoredResults& results) {
   for (const Outcome& o : results.outcomes) {
     if (seen.insert(o.spec).second) out.push_back(o.spec);
   }
-  std::ranges::stable_partition(out, [](const std::string& spec) { return spec == "full"; });
+  std::ranges::stable_partition(out, [](const std::string& spec) { return spec == kReference; });
   return out;
 }
 
@@ -127,6 +127,12 @@ std::string signed_text(double x, int decimals) {
 
 std::string interval_text(double low, double high, int decimals) {
   return fmt::format("{} to {}", signed_text(low, decimals), signed_text(high, decimals));
+}
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string out;
+  for (std::size_t i = 0; i < words.size(); ++i) out += (i == 0 ? "" : i + 1 == words.size() ? " and " : ", ") + words[i];
+  return out;
 }
 
 std::string grouped(double x) {

@@ -11,6 +11,9 @@
 
 namespace kvartet {
 
+// The cache that every other is compared with.
+inline const std::string kReference = "full";
+
 // "kivi:bits=4,group=32,residual=128" -> "kivi:bits=4": bits and budget stay, and every key in which two caches of the same
 // names differ. Different specs get different names.
 std::map<std::string, std::string> short_names(const std::vector<std::string>& specs);
@@ -25,6 +28,7 @@ const char* workload_name(Workload workload);  // "questions with short answers"
 
 std::string signed_text(double x, int decimals);  // "+1.0", "−0.35", "0.0": a true minus, no negative zero
 std::string interval_text(double low, double high, int decimals);
+std::string joined(const std::vector<std::string>& words);      // "a", "a and b", "a, b and c"
 std::string grouped(double x);                                  // rounded, "12,345"
 std::string range_text(double low, double high, int decimals);  // "2.7 to 2.9", or one number when they are written alike
 

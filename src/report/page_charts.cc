@@ -51,12 +51,6 @@ ChartSeries series_of(const PageContext& page, const std::string& spec) {
   return {spec, page.name(spec), page.styles.at(spec), page.reference(spec), {}};
 }
 
-std::string joined(const std::vector<std::string>& words) {
-  std::string out;
-  for (std::size_t i = 0; i < words.size(); ++i) out += (i == 0 ? "" : i + 1 == words.size() ? " and " : ", ") + words[i];
-  return out;
-}
-
 std::string sentence_start(std::string text) {
   text[0] = static_cast<char>(text[0] >= 'a' && text[0] <= 'z' ? text[0] - 'a' + 'A' : text[0]);
   return text;

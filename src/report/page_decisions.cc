@@ -61,12 +61,6 @@ std::string what_if_text(const Names& names, const Decision& d) {
 
 std::string cap_text(const Decision& d) { return fmt::format("f16 / {:.0f}", 1 / d.cap_share); }
 
-std::string list_text(const std::vector<std::string>& words) {
-  std::string out;
-  for (std::size_t i = 0; i < words.size(); ++i) out += (i == 0 ? "" : i + 1 == words.size() ? " and " : ", ") + words[i];
-  return out;
-}
-
 void write_decision(Html& out, const Names& names, const Decision& d) {
   out.open("tr");
   out.element(
@@ -124,7 +118,7 @@ void write_picture(Html& out, const Names& names, const DecisionKind& kind, cons
     series.points = {{p.times_smaller, 0 - p.loss.expected / 100, {}, {}}};
     if (p.chosen) {
       series.label = names.at(p.spec);
-      series.reference = p.spec == "full";
+      series.reference = p.spec == kReference;
       series.style = series.reference ? 0 : ++style;
       series.points.front().low = std::max(-p.loss.high / 100, lowest);
       series.points.front().high = -p.loss.low / 100;
@@ -164,9 +158,9 @@ void write_decisions_section(Html& out, const Decisions& decisions) {
   out.close();
 }
 
-std::vector<ShortAnswer> short_answers(const StoredResults& results) {
+std::vector<ShortAnswer> short_answers(const StoredResults& results, std::span<const ReportRow> rows) {
   std::vector<ShortAnswer> out;
-  for (const WorkloadFinding& finding : find_answers(results, report_rows(results))) {
+  for (const WorkloadFinding& finding : find_answers(results, rows)) {
     if (finding.position != QuestionPosition::kSeen) continue;
     out.push_back({workload_name(finding.workload), finding.tasks, {}, {}});
     if (!finding.best) continue;
@@ -204,9 +198,9 @@ std::string beside_short_answer(const DecisionKind& kind, const Names& names) {
     }
   }
   std::vector<std::string> parts;
-  if (!same.empty()) parts.push_back(fmt::format("within {} it is the same", list_text(same)));
+  if (!same.empty()) parts.push_back(fmt::format("within {} it is the same", joined(same)));
   parts.insert(parts.end(), others.begin(), others.end());
-  if (!too_small.empty()) parts.push_back(fmt::format("within {} that one does not fit, taking {}", list_text(too_small), needs));
+  if (!too_small.empty()) parts.push_back(fmt::format("within {} that one does not fit, taking {}", joined(too_small), needs));
   std::string out = fmt::format("The short answer for {} is {}, {}", kind.answer.work, name, kind.answer.evidence);
   if (parts.empty()) return out + ".";
   out += fmt::format(", the smallest that does not lose; here, with the least expected loss at {} tokens, ", grouped(length));

@@ -46,7 +46,7 @@ struct PageContext {
 
   PageContext(const StoredResults& stored, std::span<const ReportRow> all);
   const std::string& name(const std::string& spec) const { return names.at(spec); }
-  bool reference(const std::string& spec) const { return spec == "full"; }
+  bool reference(const std::string& spec) const { return spec == kReference; }
 };
 
 // A table that scrolls sideways by itself, also by keyboard.

@@ -1,6 +1,5 @@
 // Tables of a section: each cache alone, and the question seen and unseen, seen and asked second.
 #include <algorithm>
-#include <iterator>
 
 #include "report/page_parts.h"
 
@@ -38,14 +37,14 @@ void write_solo_row(Html& out, const PageContext& page, const ReportRow& r) {
   out.close();
 }
 
-// The rows of one other position; how many there were.
-std::size_t write_position_rows(Html& out, const PageContext& page, const PageTable& table, QuestionPosition position,
-                                std::string_view caption) {
+// The rows of one other position, as they are shown.
+std::vector<PositionRow> write_position_rows(Html& out, const PageContext& page, const PageTable& table,
+                                             QuestionPosition position, std::string_view caption) {
   std::vector<PositionRow> own;
   for (const PositionRow& row : page.positions) {
     if (row.task == table.task && row.context == table.context && row.position == position) own.push_back(row);
   }
-  if (own.empty()) return 0;
+  if (own.empty()) return own;
   const char* other = question_position_name(position);
   std::ranges::stable_sort(own, {}, [&](const PositionRow& row) { return page.styles.at(row.spec); });
   const bool scored = std::ranges::any_of(own, [](const PositionRow& r) { return r.score.mean.has_value(); });
@@ -69,7 +68,7 @@ std::size_t write_position_rows(Html& out, const PageContext& page, const PageTa
     out.close();
   }
   close_table(out);
-  return own.size();
+  return own;
 }
 
 }  // namespace
@@ -94,25 +93,15 @@ void write_solo_table(Html& out, const PageContext& page, const PageTable& table
 // Once, where the question is seen: the sections of the other positions follow.
 void write_position_table(Html& out, const PageContext& page, const PageTable& table) {
   if (table.position != QuestionPosition::kSeen) return;
-  if (write_position_rows(out, page, table, QuestionPosition::kUnseen,
-                          "Question seen or unseen when the cache is sealed; differences of the same cache") > 0) {
-    std::vector<PositionRow> own;
-    std::ranges::copy_if(page.positions, std::back_inserter(own),
-                         [&](const PositionRow& row) { return row.task == table.task && row.context == table.context; });
-    out.element("p", position_floor(own), {{"class", "small"}});
-  }
-  if (write_position_rows(out, page, table, QuestionPosition::kSecond,
+  const std::vector<PositionRow> unseen =
+      write_position_rows(out, page, table, QuestionPosition::kUnseen,
+                          "Question seen or unseen when the cache is sealed; differences of the same cache");
+  if (!unseen.empty()) out.element("p", position_floor(unseen), {{"class", "small"}});
+  const std::vector<PositionRow> second =
+      write_position_rows(out, page, table, QuestionPosition::kSecond,
                           "What choosing rows for one question cost the next one: question seen, or asked second; differences of "
-                          "the loss to full") > 0) {
-    out.element(
-        "p",
-        "Second: the cache was sealed with another question about the document in its context, whose answer and this "
-        "question then followed in a conversation. The difference is what a cache loses to full there beyond what it loses "
-        "to full where this question was seen: the conversation changes full's answers, too, and that is no cost of a cache. "
-        "Caches that choose no rows by the question pay here for taking question and answer through their rows, as they do "
-        "unseen.",
-        {{"class", "small"}});
-  }
+                          "the loss to full");
+  if (!second.empty()) out.element("p", second_question_note(), {{"class", "small"}});
 }
 
 }  // namespace kvartet

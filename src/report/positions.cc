@@ -18,8 +18,6 @@
 namespace kvartet {
 namespace {
 
-constexpr const char* kReference = "full";
-
 // One question through one cache, seen and in another position, and through `full` likewise where it has been.
 struct TwoAnswers {
   const Outcome* seen = nullptr;
@@ -198,6 +196,14 @@ std::string position_floor(std::span<const PositionRow> rows) {
       "Floor: a cache that loses nothing differs, too, on single prompts by some hundredths of a nat: {}. Run f32 or full beside "
       "the others to see by how much here.",
       kWhy);
+}
+
+std::string second_question_note() {
+  return "Second: the cache was sealed with another question about the document in its context, whose answer and this question "
+         "then followed in a conversation. The difference is what a cache loses to full there beyond what it loses to full where "
+         "this question was seen: the conversation changes full's answers, too, and that is no cost of a cache. Caches that "
+         "choose "
+         "no rows by the question pay here for taking question and answer through their rows, as they do unseen.";
 }
 
 nlohmann::json positions_json(std::span<const PositionRow> rows) {

@@ -46,6 +46,9 @@ std::map<std::pair<Workload, std::string>, Measured> next_question_costs(const S
 // rows, or else full; a word of caution where neither is.
 std::string position_floor(std::span<const PositionRow> rows);
 
+// What the difference of a second question is of, and what is in it beside the choice of rows.
+std::string second_question_note();
+
 nlohmann::json positions_json(std::span<const PositionRow> rows);
 
 }  // namespace kvartet

@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -20,8 +19,6 @@
 
 namespace kvartet {
 namespace {
-
-constexpr const char* kFull = "full";
 
 double mean(std::span<const double> x) {
   double sum = 0;

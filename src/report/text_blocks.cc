@@ -130,11 +130,7 @@ std::string positions_text(const StoredResults& results, std::size_t width) {
   }
   if (!second.empty()) {
     out += position_blocks(second, "what choosing rows for one question cost the next one", width);
-    out += wrap_text(
-        "seen: the cache was sealed with the question in its context. second: with another question about the document, whose "
-        "answer and the question then followed. 95%: interval of what a cache loses to full second beyond what it loses to full "
-        "seen, on the same questions: the conversation changes full's answers, too, and that is no cost of a cache. Caches that "
-        "choose no rows by the question pay here for taking question and answer through their rows, as they do unseen.");
+    out += wrap_text("95%: interval of the difference. " + second_question_note());
   }
   return out;
 }
