@@ -15,6 +15,7 @@
 #include "report/diagnosis.h"
 #include "report/page.h"
 #include "report/rows.h"
+#include "report/speed_curves.h"
 #include "report/text_table.h"
 #include "results/merge.h"
 #include "results/store.h"
@@ -26,6 +27,7 @@ struct ReportFlags {
   std::vector<std::string> directories;
   std::vector<std::string> beside;
   std::vector<std::string> diagnoses;
+  std::vector<std::string> speeds;
   std::string page;
   std::string model;
   bool json = false;
@@ -41,14 +43,17 @@ Result<MergedResults> load_folders(FileSystem& files, const std::vector<std::str
   return merge_results(std::move(parts));
 }
 
-Result<std::vector<SelectionDiagnosis>> load_diagnoses(FileSystem& files, const std::vector<std::string>& paths) {
-  std::vector<SelectionDiagnosis> diagnoses;
+// What another command wrote as JSON, file by file.
+template <typename T>
+Result<std::vector<T>> load_measurements(FileSystem& files, const std::vector<std::string>& paths,
+                                         Result<T> (*parse)(std::string_view text, const std::string& source)) {
+  std::vector<T> all;
   for (const std::string& path : paths) {
     KV_ASSIGN(const std::string text, files.read_file(path));
-    KV_ASSIGN(SelectionDiagnosis diagnosis, parse_diagnosis(text, std::filesystem::path(path).filename().string()));
-    diagnoses.push_back(std::move(diagnosis));
+    KV_ASSIGN(T one, parse(text, std::filesystem::path(path).filename().string()));
+    all.push_back(std::move(one));
   }
-  return diagnoses;
+  return all;
 }
 
 // The page must not take the place of what it was made from, nor of a folder.
@@ -67,9 +72,11 @@ Status check_page_path(const ReportFlags& flags) {
       return usage_error(fmt::format("-o {} would overwrite the results themselves; name another file.", flags.page));
     }
   }
-  for (const std::string& diagnosis : flags.diagnoses) {
-    if (fs::equivalent(flags.page, diagnosis, ignored)) {
-      return usage_error(fmt::format("-o {} would overwrite the diagnosis itself; name another file", flags.page));
+  for (const std::vector<std::string>* measured : {&flags.diagnoses, &flags.speeds}) {
+    for (const std::string& path : *measured) {
+      if (fs::equivalent(flags.page, path, ignored)) {
+        return usage_error(fmt::format("-o {} would overwrite what the page is made from; name another file", flags.page));
+      }
     }
   }
   return {};
@@ -81,7 +88,8 @@ Status write_page(FileSystem& files, const ReportFlags& flags, const MergedResul
   request.claims = std::move(claims);
   request.decisions = std::move(decisions);
   request.folders = flags.directories;
-  KV_ASSIGN(request.diagnoses, load_diagnoses(files, flags.diagnoses));
+  KV_ASSIGN(request.diagnoses, load_measurements(files, flags.diagnoses, parse_diagnosis));
+  KV_ASSIGN(request.speeds, load_measurements(files, flags.speeds, parse_speed));
   if (merged.repeated > 0) {
     request.notes.push_back(fmt::format("In more than one of the folders: {}; the first that did not fail was taken.",
                                         counted(merged.repeated, "answer")));
@@ -95,8 +103,9 @@ Status write_page(FileSystem& files, const ReportFlags& flags, const MergedResul
 Status report(const ReportFlags& flags) {
   FileSystem& files = FileSystem::real();
   if (!flags.page.empty()) KV_TRY(check_page_path(flags));
-  if (flags.page.empty() && !flags.diagnoses.empty()) {
-    return usage_error("--diagnosis belongs to the page; name its file with -o");
+  if (flags.page.empty() && !(flags.diagnoses.empty() && flags.speeds.empty())) {
+    return usage_error(
+        fmt::format("{} belongs to the page; name its file with -o", flags.diagnoses.empty() ? "--speed" : "--diagnosis"));
   }
   KV_ASSIGN(const MergedResults merged, load_folders(files, flags.directories));
   if (merged.results.outcomes.empty()) {
@@ -143,6 +152,8 @@ void add_report(CLI::App& app, Action* action) {
                       "(default: the one that the results name, where it is still there)");
   command->add_option("--diagnosis", flags->diagnoses,
                       "with -o: a file of 'kvartet fidelity --diagnose --json', shown as maps by layer and head; repeatable");
+  command->add_option("--speed", flags->speeds,
+                      "with -o: a file of 'kvartet speed --json', shown as tokens per second by depth; repeatable");
   command->add_flag("--json", flags->json, "one JSON document on standard output");
   command->callback([flags, action] { *action = [flags] { return report(*flags); }; });
 }

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -87,7 +88,7 @@ void print_table(const SpeedReport& report) {
   print(text);
 }
 
-void print_json(const SpeedReport& report, int threads) {
+void print_json(const SpeedReport& report, const SpeedFlags& flags) {
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   for (const SpeedRow& row : report.rows) {
     nlohmann::ordered_json object = {{"engine", row.engine},
@@ -117,11 +118,15 @@ void print_json(const SpeedReport& report, int threads) {
     rows.push_back(std::move(object));
   }
   const Machine machine = this_machine();
-  nlohmann::ordered_json document = {
-      {"machine",
-       {{"cpu", machine.cpu}, {"threads", threads}, {"read_gb_per_s", report.read_gb_per_s}, {"read_runs", report.read_runs}}},
-      {"resident_bytes", report.resident_bytes},
-      {"rows", rows}};
+  nlohmann::ordered_json document = {{"model", std::filesystem::path(flags.options.model_path).stem().string()},
+                                     {"fill", flags.fill},
+                                     {"machine",
+                                      {{"cpu", machine.cpu},
+                                       {"threads", flags.options.threads},
+                                       {"read_gb_per_s", report.read_gb_per_s},
+                                       {"read_runs", report.read_runs}}},
+                                     {"resident_bytes", report.resident_bytes},
+                                     {"rows", rows}};
   print(json_text(document));
 }
 
@@ -163,7 +168,7 @@ Status speed(SpeedFlags& flags) {
   KV_ASSIGN(SpeedReport report, measure_speed(flags.options));
   show_progress("", 1);
   if (flags.json) {
-    print_json(report, flags.options.threads);
+    print_json(report, flags);
     return {};
   }
   print_table(report);

@@ -14,16 +14,19 @@ namespace {
 // From the models' published configurations.
 struct KnownShape {
   std::string_view name;
+  std::string_view architecture;
   int layers, hidden, ffn, heads, kv_heads, head_dim, context, vocab;
   double rope_base;
   bool tied;
 };
 constexpr KnownShape kShapes[] = {
-    {"smollm2-135m", 30, 576, 1536, 9, 3, 64, 8192, 49152, 100000, true},
-    {"llama-3.2-1b", 16, 2048, 8192, 32, 8, 64, 131072, 128256, 500000, true},
-    {"llama-3.1-8b", 32, 4096, 14336, 32, 8, 128, 131072, 128256, 500000, false},
+    {"smollm2-135m", "llama", 30, 576, 1536, 9, 3, 64, 8192, 49152, 100000, true},
+    {"llama-3.2-1b", "llama", 16, 2048, 8192, 32, 8, 64, 131072, 128256, 500000, true},
+    {"llama-3.1-8b", "llama", 32, 4096, 14336, 32, 8, 128, 131072, 128256, 500000, false},
+    {"qwen3-4b", "qwen3", 36, 2560, 9728, 32, 8, 128, 40960, 151936, 1000000, true},
 };
-constexpr std::array<std::string_view, std::size(kShapes)> kNames = {kShapes[0].name, kShapes[1].name, kShapes[2].name};
+constexpr std::array<std::string_view, std::size(kShapes)> kNames = {kShapes[0].name, kShapes[1].name, kShapes[2].name,
+                                                                     kShapes[3].name};
 
 constexpr std::pair<std::string_view, TinyWeights> kWeights[] = {{"q4_1", TinyWeights::kQ4_1}, {"q4_0", TinyWeights::kQ4_0},
                                                                  {"q8_0", TinyWeights::kQ8_0}, {"f16", TinyWeights::kF16},
@@ -70,7 +73,7 @@ Result<TinyModelOptions> random_shape(std::string_view text) {
     return usage_error(fmt::format("there is no shape '{}'; choose {}", parts[0], fmt::join(kNames, ", ")));
   }
   TinyModelOptions options;
-  options.architecture = "llama";
+  options.architecture = shape->architecture;
   options.layers = shape->layers;
   options.hidden = shape->hidden;
   options.ffn = shape->ffn;

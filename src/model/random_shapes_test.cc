@@ -28,6 +28,17 @@ TEST(RandomShapes, LlamaOneBillion) {
   EXPECT_EQ(options.vocab, 128256);
 }
 
+// The published configuration of Qwen3 4B: more channels in its heads than in a row.
+TEST(RandomShapes, QwenFourBillion) {
+  const TinyModelOptions options = random_shape("qwen3-4b").value();
+  EXPECT_EQ(options.architecture, "qwen3");
+  EXPECT_EQ(options.layers, 36);
+  EXPECT_EQ(options.heads * options.head_dim, 4096);
+  EXPECT_EQ(options.hidden, 2560);
+  EXPECT_EQ(options.kv_heads, 8);
+  EXPECT_EQ(options.vocab, 151936);
+}
+
 TEST(RandomShapes, RefusalsNameWhatThereIs) {
   for (const std::string_view text : {"llama", "", "llama-3.2-1b,layers=0", "llama-3.2-1b,layers=17", "llama-3.2-1b,layers=",
                                       "llama-3.2-1b,weights=q9", "llama-3.2-1b,depth=3", "llama-3.2-1b,"}) {

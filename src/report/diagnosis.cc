@@ -2,10 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
+
+#include "report/json_fields.h"
 
 namespace kvartet {
 namespace {
@@ -13,67 +14,27 @@ namespace {
 using nlohmann::json;
 
 constexpr std::size_t kMostCells = 1 << 16;  // of a map, its lines counted too: above any model
-constexpr double kMostFigure = 1e9;          // no share, count or relative error is larger
 
-// Reads fields and remembers the first that is not what it should be.
-class Fields {
- public:
-  bool ok() const { return missing_.empty(); }
-  const std::string& missing() const { return missing_; }
-
-  double number(const json& object, const char* key) {
-    const auto found = object.is_object() ? object.find(key) : object.end();
-    if (object.is_object() && found != object.end() && found->is_number()) {
-      const auto x = found->get<double>();
-      if (std::abs(x) < kMostFigure) return x;
+DiagnosedFigure figure_of(const json& object, const char* key, JsonFields* fields) {
+  const json& found = fields->part(object, key);
+  DiagnosedFigure out{
+      .mean = fields->number(found, "mean"), .p5 = fields->number(found, "p5"), .p95 = fields->number(found, "p95"), .map = {}};
+  const json& map = fields->part(found, "map");
+  if (!map.is_array()) fields->miss("map");
+  std::size_t cells = 0;
+  for (const json& line : map.is_array() ? map : json::array()) {
+    out.map.emplace_back();
+    if (!line.is_array() || (cells += line.size() + 1) > kMostCells || line.size() != map.front().size()) {
+      fields->miss("map");
+      return out;
     }
-    miss(key);
-    return 0;
+    for (const json& x : line)
+      out.map.back().push_back(x.is_number() ? x.get<double>() : std::numeric_limits<double>::quiet_NaN());
   }
-  int whole(const json& object, const char* key) {
-    const double x = number(object, key);
-    if (x < 0) miss(key);
-    return x >= 0 ? static_cast<int>(x) : 0;
-  }
-  const json& part(const json& object, const char* key) {
-    static const json kNothing;
-    const auto found = object.is_object() ? object.find(key) : object.end();
-    if (object.is_object() && found != object.end()) return *found;
-    miss(key);
-    return kNothing;
-  }
-  std::string word(const json& object, const char* key) {
-    const json& found = part(object, key);
-    if (found.is_string()) return found.get<std::string>();
-    miss(key);
-    return {};
-  }
-  DiagnosedFigure figure(const json& object, const char* key) {
-    const json& found = part(object, key);
-    DiagnosedFigure out{.mean = number(found, "mean"), .p5 = number(found, "p5"), .p95 = number(found, "p95"), .map = {}};
-    const json& map = part(found, "map");
-    if (!map.is_array()) miss("map");
-    std::size_t cells = 0;
-    for (const json& line : map.is_array() ? map : json::array()) {
-      out.map.emplace_back();
-      if (!line.is_array() || (cells += line.size() + 1) > kMostCells || line.size() != map.front().size()) {
-        miss("map");
-        return out;
-      }
-      for (const json& x : line)
-        out.map.back().push_back(x.is_number() ? x.get<double>() : std::numeric_limits<double>::quiet_NaN());
-    }
-    return out;
-  }
+  return out;
+}
 
- private:
-  void miss(const char* key) {
-    if (missing_.empty()) missing_ = key;
-  }
-  std::string missing_;
-};
-
-DiagnosedCache cache_of(const json& row, Fields* fields) {
+DiagnosedCache cache_of(const json& row, JsonFields* fields) {
   DiagnosedCache cache;
   cache.spec = fields->word(row, "spec");
   if (row.is_object() && row.contains("sweep_of")) {
@@ -81,11 +42,11 @@ DiagnosedCache cache_of(const json& row, Fields* fields) {
     cache.budget_share = fields->number(row, "budget_share");
   }
   cache.selected_rows = fields->whole(row, "selected_rows");
-  cache.recall = fields->figure(row, "recall");
-  cache.mass = fields->figure(row, "mass");
-  cache.mass_ratio = fields->figure(row, "mass_ratio");
+  cache.recall = figure_of(row, "recall", fields);
+  cache.mass = figure_of(row, "mass", fields);
+  cache.mass_ratio = figure_of(row, "mass_ratio", fields);
   const json& errors = fields->part(row, "output_error");
-  cache.output_error = fields->figure(errors, "stored_selected");
+  cache.output_error = figure_of(errors, "stored_selected", fields);
   const auto mean = [&](const json& object, const char* key) { return fields->number(fields->part(object, key), "mean"); };
   cache.exact_oracle = mean(errors, "exact_oracle");
   cache.stored_oracle = mean(errors, "stored_oracle");
@@ -96,7 +57,7 @@ DiagnosedCache cache_of(const json& row, Fields* fields) {
   cache.key_error_p99 = fields->number(row, "key_error_p99");
   cache.reuse = mean(row, "reuse");
   if (row.is_object() && row.contains("gold_recall")) {
-    cache.gold = fields->figure(row, "gold_recall");
+    cache.gold = figure_of(row, "gold_recall", fields);
     cache.gold_by_one = mean(row, "gold_by_one_head");
   }
   return cache;
@@ -120,7 +81,7 @@ Result<SelectionDiagnosis> parse_diagnosis(std::string_view text, const std::str
   }
   const auto inner = document.find("diagnosis");
   const json& diagnosis = inner != document.end() ? *inner : document;
-  Fields fields;
+  JsonFields fields;
   SelectionDiagnosis out;
   out.source = source;
   if (diagnosis.is_object() && diagnosis.contains("texts")) out.texts = fields.whole(diagnosis, "texts");

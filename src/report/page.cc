@@ -92,6 +92,7 @@ void write_contents(Html& out, const PageContext& page, bool depth, const PageRe
   link("contexts", "By length");
   if (depth) link("depths", "By depth");
   if (!request.diagnoses.empty()) link("selection", "Which rows are found");
+  if (!request.speeds.empty()) link("speed", "Speed by depth");
   link("run", "What was run");
   link("guide", "How to read this");
   out.close().close();
@@ -176,6 +177,7 @@ std::string report_page(const StoredResults& results, std::span<const ReportRow>
   write_context_section(out, page);
   if (depth) write_depth_section(out, page);
   if (!request.diagnoses.empty()) write_diagnosis_section(out, request.diagnoses);
+  if (!request.speeds.empty()) write_speed_section(out, request.speeds);
   write_run_section(out, page, request.folders);
   write_guide(out);
   out.close();

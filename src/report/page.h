@@ -9,6 +9,7 @@
 #include "report/decisions.h"
 #include "report/diagnosis.h"
 #include "report/rows.h"
+#include "report/speed_curves.h"
 
 namespace kvartet {
 
@@ -18,6 +19,7 @@ struct PageRequest {
   std::vector<StudyClaims> claims = {};  // find_claims
   Decisions decisions = {};              // of the planner; empty: no such section
   std::vector<SelectionDiagnosis> diagnoses = {};
+  std::vector<SpeedCurves> speeds = {};
 };
 
 // Texts of models, tasks and samples are data: nothing in them can become markup. The rows of report_json stand in the

@@ -21,6 +21,7 @@
 #include "report/names.h"
 #include "report/positions.h"
 #include "report/rows.h"
+#include "report/speed_curves.h"
 
 namespace kvartet {
 
@@ -78,6 +79,7 @@ void write_depth_section(Html& out, const PageContext& page);
 void write_claims_section(Html& out, const PageContext& page, std::span<const StudyClaims> studies);
 void write_decisions_section(Html& out, const Decisions& decisions);
 void write_diagnosis_section(Html& out, std::span<const SelectionDiagnosis> diagnoses);
+void write_speed_section(Html& out, std::span<const SpeedCurves> speeds);
 void write_run_section(Html& out, const PageContext& page, const std::vector<std::string>& folders);
 void write_guide(Html& out);
 

@@ -16,6 +16,7 @@
 #include "report/html.h"
 #include "report/html_elements.h"
 #include "report/report_fixture.h"
+#include "report/speed_fixture.h"
 
 namespace kvartet {
 namespace {
@@ -149,8 +150,13 @@ TEST(Page, HostileTextsStayTexts) {
   results.outcomes.push_back(made_outcome(evil, 1, 0, evil, 1, -1));
   results.outcomes.push_back(made_outcome(evil, 1, 0, "full", 0, -1));
   const SelectionDiagnosis diagnosis = parse_diagnosis(made_diagnosis(evil).dump(), evil).value();
-  const std::string html =
-      page_of(results, {.folders = {evil}, .notes = {evil}, .claims = {}, .diagnoses = {diagnosis, diagnosis}});
+  nlohmann::json rates = made_speed(evil);
+  rates["model"] = evil;
+  rates["machine"]["cpu"] = evil;
+  rates["rows"][4]["engine"] = evil;
+  const SpeedCurves speed = parse_speed(rates.dump(), evil).value();
+  const std::string html = page_of(
+      results, {.folders = {evil}, .notes = {evil}, .claims = {}, .diagnoses = {diagnosis, diagnosis}, .speeds = {speed, speed}});
   const std::vector<Element> all = parsed(html);
   EXPECT_EQ(named(all, "script").size(), 2U);  // the data and our own
   EXPECT_TRUE(named(all, "img").empty());
