@@ -68,6 +68,7 @@ class SpeedMeter {
   Status prefill_round(std::span<const Token> tokens);
   Status prefill_rounds(std::span<const Token> tokens, int depth);
   Status fill_directly(int depth);
+  Status read_weights();
   Status fill_for_decode(std::span<const Token> tokens);
   Status decode_round(int depth);
   void collect(int depth);
@@ -156,7 +157,17 @@ Status SpeedMeter::fill_directly(int depth) {
     KV_ASSIGN(Sequence sequence, engine_->fill(spec, depth));
     sealed_.push_back(std::move(sequence));
   }
-  return {};
+  return read_weights();
+}
+
+// No prompt has read the weights of a model that was filled directly: the first cache's first step would wait for the disk.
+Status SpeedMeter::read_weights() {
+  Sequence fork = sealed_.front().fork();
+  Sequence* list[] = {&fork};
+  GenerateOptions generate;
+  generate.max_tokens = 2;
+  generate.ignore_end = true;
+  return engine_->generate(list, generate).status();
 }
 
 Status SpeedMeter::fill_for_decode(std::span<const Token> tokens) {

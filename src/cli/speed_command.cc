@@ -76,14 +76,17 @@ void print_tiers(const SpeedReport& report) {
   if (has_far_rows) print(text);
 }
 
+// Three digits at least: 1.6 and 1.8 of a large model may be anything from 6 to 19 % apart.
+std::string rate_text(double tokens_per_s) { return fmt::format("{:.{}f}", tokens_per_s, tokens_per_s < 10 ? 2 : 1); }
+
 void print_table(const SpeedReport& report) {
   std::string text = fmt::format("plain read bandwidth in the same rounds: {:.1f} GB/s\n\n{:10} {:44} {:8} {:>7} {:>10}  {}\n",
                                  report.read_gb_per_s, "engine", "cache", "phase", "depth", "tokens/s", "rounds");
   for (const SpeedRow& row : report.rows) {
     std::string runs;
-    for (double r : row.runs) runs += fmt::format("{:.1f} ", r);
-    text +=
-        fmt::format("{:10} {:44} {:8} {:>7} {:>10.1f}  {}\n", row.engine, row.spec, row.phase, row.depth, row.tokens_per_s, runs);
+    for (double r : row.runs) runs += rate_text(r) + " ";
+    text += fmt::format("{:10} {:44} {:8} {:>7} {:>10}  {}\n", row.engine, row.spec, row.phase, row.depth,
+                        rate_text(row.tokens_per_s), runs);
   }
   print(text);
 }
