@@ -68,7 +68,7 @@ ClaimRow evictor_is_above_full(const Case& c, const std::string& method) {
       "not reproduced when the interval lies below 0, or within ±5 points or a tenth of full's score, whichever is less.";
   if (const auto row = c.missing(claim, rule, {method})) return *row;
   const PairFilter questions = [&](const OutcomePair& p) {
-    return c.evidence.workload(*p.mine) == Workload::kQuestions && !is_few_shot(p.mine->key.task);
+    return c.evidence.workload(*p.mine) == WorkKind::kQuestions && !is_few_shot(p.mine->key.task);
   };
   const PairFilter acted = [&](const OutcomePair& p) { return questions(p) && p.mine->acted; };
   const std::size_t all = c.evidence.pairs(c.spec(method), kReference, questions).size();
@@ -93,7 +93,7 @@ struct KindLoss {
   PairedDifferences losses;
 };
 
-KindLoss loss_of(const Case& c, Workload kind) {
+KindLoss loss_of(const Case& c, WorkKind kind) {
   KindLoss out;
   int count = 0;
   for (const Outcome* o : c.evidence.completed(kReference)) {
@@ -152,13 +152,13 @@ ClaimRow summaries_suffer_most(const Case& c) {
       "left out.";
   if (c.present().size() < 3)
     return not_run(claim, rule, "These results hold fewer than three of the paper's methods.", c.command({}));
-  const KindLoss summaries = loss_of(c, Workload::kSummaries);
+  const KindLoss summaries = loss_of(c, WorkKind::kSummaries);
   if (summaries.losses.values.empty())
     return summaries.full_mean > 0 ? undecided(claim, rule, "The full cache itself scores below 5 on summaries.")
                                    : not_run(claim, rule, "These results hold no summaries.",
                                              c.command({}, "--task longbench/multi_news --data DATA"));
   std::vector<Part> parts;
-  for (const Workload kind : {Workload::kQuestions, Workload::kClasses, Workload::kCode}) {
+  for (const WorkKind kind : {WorkKind::kQuestions, WorkKind::kClasses, WorkKind::kCode}) {
     const KindLoss other = loss_of(c, kind);
     if (other.losses.values.empty()) continue;
     Part part{fmt::format("loss on summaries minus loss on {}, % of full's score", workload_name(kind)),

@@ -125,7 +125,7 @@ double Evidence::mean_score(const std::string& mine, const std::string& other, c
   return n > 0 ? sum / n : 0;
 }
 
-Workload Evidence::workload(const Outcome& outcome) const {
+WorkKind Evidence::workload(const Outcome& outcome) const {
   const auto metric = metric_of_.find(outcome.key.task);
   return workload_of(metric == metric_of_.end() ? "" : metric->second);
 }

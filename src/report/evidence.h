@@ -52,7 +52,7 @@ class Evidence {
   // Of `other`, over the pairs: what a score's margin goes by. 0 without pairs.
   double mean_score(const std::string& mine, const std::string& other, const PairFilter& keep = {}) const;
 
-  Workload workload(const Outcome& outcome) const;
+  WorkKind workload(const Outcome& outcome) const;
   int prompt_tokens(const Outcome& outcome) const;
   int document(const SampleKey& key) const { return documents_.of(key); }  // a number, equal for the same document
   // Were the times of one of the two taken in steps shared with other caches?

@@ -331,7 +331,7 @@ std::vector<WorkloadFinding> find_answers(const StoredResults& results, std::spa
   const DocumentNumbers documents(results);
   const References full = references_of(results, kReference);
   const auto next_costs = next_question_costs(results);
-  using Kind = std::pair<Workload, QuestionPosition>;
+  using Kind = std::pair<WorkKind, QuestionPosition>;
   std::map<Kind, std::map<std::string, std::vector<const Outcome*>>> done;
   for (const Outcome& o : results.outcomes) {
     if (o.failed()) continue;
@@ -346,7 +346,7 @@ std::vector<WorkloadFinding> find_answers(const StoredResults& results, std::spa
 
   std::vector<WorkloadFinding> out;
   for (const auto& [kind, list] : tables) {
-    const Workload workload = kind.first;
+    const WorkKind workload = kind.first;
     WorkloadFinding finding;
     finding.workload = workload;
     finding.position = kind.second;
@@ -374,7 +374,7 @@ std::vector<WorkloadFinding> find_answers(const StoredResults& results, std::spa
       for (const Outcome* o : done[kind][spec]) pool.add(*o, full, documents.of(o->key));
       const bool compared = spec != kReference && finding.has_reference;
       const ScoreKind counted_as =
-          workload == Workload::kSummaries || workload == Workload::kCode ? ScoreKind::kMeasurement : ScoreKind::kCount;
+          workload == WorkKind::kSummaries || workload == WorkKind::kCode ? ScoreKind::kMeasurement : ScoreKind::kCount;
       cache.pairs = spec == kReference ? 0 : pool.pairs();
       cache.score = pool.score(compared, counted_as);
       cache.likelihood = pool.likelihood(compared);

@@ -48,7 +48,7 @@ struct CacheFinding {
 // One kind of work, in one position of the question: a cache that loses nothing on a question that it has seen may lose on
 // others.
 struct WorkloadFinding {
-  Workload workload = Workload::kQuestions;
+  WorkKind workload = WorkKind::kQuestions;
   QuestionPosition position = QuestionPosition::kSeen;
   std::vector<std::string> tasks;
   std::vector<int> contexts;

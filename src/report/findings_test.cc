@@ -77,7 +77,7 @@ WorkloadFinding only_finding(const StoredResults& results) {
 TEST(Findings, TheSmallestCacheThatDoesNotLose) {
   const StoredResults results = made_results(40);
   const WorkloadFinding finding = only_finding(results);
-  EXPECT_EQ(finding.workload, Workload::kQuestions);
+  EXPECT_EQ(finding.workload, WorkKind::kQuestions);
   EXPECT_EQ(finding.samples, 80);
   ASSERT_EQ(finding.caches.size(), 3U);
   EXPECT_EQ(finding.caches[0].loss, Loss::kReference);

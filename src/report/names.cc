@@ -100,21 +100,21 @@ std::vector<std::string> specs_of(const StoredResults& results) {
   return out;
 }
 
-Workload workload_of(std::string_view metric) {
-  if (metric.starts_with("rouge")) return Workload::kSummaries;
-  if (metric.starts_with("code_sim")) return Workload::kCode;
-  if (metric == "classification") return Workload::kClasses;
-  if (metric == "likelihood") return Workload::kLikelihood;
-  return Workload::kQuestions;
+WorkKind workload_of(std::string_view metric) {
+  if (metric.starts_with("rouge")) return WorkKind::kSummaries;
+  if (metric.starts_with("code_sim")) return WorkKind::kCode;
+  if (metric == "classification") return WorkKind::kClasses;
+  if (metric == "likelihood") return WorkKind::kLikelihood;
+  return WorkKind::kQuestions;
 }
 
-const char* workload_name(Workload workload) {
+const char* workload_name(WorkKind workload) {
   switch (workload) {
-    case Workload::kQuestions: return "questions with short answers";
-    case Workload::kSummaries: return "summaries";
-    case Workload::kClasses: return "sorting into classes";
-    case Workload::kCode: return "code completion";
-    case Workload::kLikelihood: return "reference texts, judged by likelihood alone";
+    case WorkKind::kQuestions: return "questions with short answers";
+    case WorkKind::kSummaries: return "summaries";
+    case WorkKind::kClasses: return "sorting into classes";
+    case WorkKind::kCode: return "code completion";
+    case WorkKind::kLikelihood: return "reference texts, judged by likelihood alone";
   }
   return "";
 }

@@ -22,9 +22,9 @@ std::map<std::string, std::string> short_names(const std::vector<std::string>& s
 std::vector<std::string> specs_of(const StoredResults& results);
 
 // What a metric asks of the model. Verdicts are pooled over the tasks of one kind.
-enum class Workload : std::uint8_t { kQuestions, kSummaries, kClasses, kCode, kLikelihood };
-Workload workload_of(std::string_view metric);
-const char* workload_name(Workload workload);  // "questions with short answers", ...
+enum class WorkKind : std::uint8_t { kQuestions, kSummaries, kClasses, kCode, kLikelihood };
+WorkKind workload_of(std::string_view metric);
+const char* workload_name(WorkKind workload);  // "questions with short answers", ...
 
 std::string signed_text(double x, int decimals);  // "+1.0", "−0.35", "0.0": a true minus, no negative zero
 std::string interval_text(double low, double high, int decimals);

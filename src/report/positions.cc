@@ -168,15 +168,15 @@ std::vector<PositionRow> position_rows(const StoredResults& results) {
   return out;
 }
 
-std::map<std::pair<Workload, std::string>, Measured> next_question_costs(const StoredResults& results) {
+std::map<std::pair<WorkKind, std::string>, Measured> next_question_costs(const StoredResults& results) {
   std::map<std::string, std::string> metric_of;
   for (const StoredTask& t : results.tasks) metric_of[t.task] = t.metric;
-  std::map<std::pair<Workload, std::string>, Pool> pools;
+  std::map<std::pair<WorkKind, std::string>, Pool> pools;
   for (const TwoAnswers& answers : answers_in_two_positions(results)) {
     if (!answers.second() || answers.other->spec == kReference) continue;
     pools[{workload_of(metric_of[answers.other->key.task]), answers.other->spec}].add(answers);
   }
-  std::map<std::pair<Workload, std::string>, Measured> out;
+  std::map<std::pair<WorkKind, std::string>, Measured> out;
   for (const auto& [key, pool] : pools) out[key] = pool.nats();
   return out;
 }

@@ -39,7 +39,7 @@ std::vector<PositionRow> position_rows(const StoredResults& results);
 
 // What choosing rows for one question cost the next one, over all tables of a kind of work: differences of the likelihood's loss,
 // by kind and cache. None of `full`.
-std::map<std::pair<Workload, std::string>, Measured> next_question_costs(const StoredResults& results);
+std::map<std::pair<WorkKind, std::string>, Measured> next_question_costs(const StoredResults& results);
 
 // What of the differences to the question unseen is rounding: a prompt that is computed in two parts is rounded in other places
 // than one computed at once, so that a cache which loses nothing differs from itself, too. By how much where f32 is among the

@@ -202,7 +202,7 @@ TEST(Positions, ASecondQuestionCostsWhatItLosesToFullBeyondTheQuestionSeen) {
 
   const auto costs = next_question_costs(results);
   ASSERT_EQ(costs.size(), 2U);
-  EXPECT_NEAR(*costs.at({Workload::kQuestions, kTwo}).difference, -0.3, 1e-12);
+  EXPECT_NEAR(*costs.at({WorkKind::kQuestions, kTwo}).difference, -0.3, 1e-12);
 
   const std::vector<ReportRow> cells = report_rows(results);
   EXPECT_NEAR(*row_of(cells, kTwo, 2048, QuestionPosition::kSecond).likelihood.difference, -0.7, 1e-3);
