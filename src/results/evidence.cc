@@ -61,10 +61,9 @@ struct Tally {
 
 using Tallies = std::map<CellKey, Tally>;
 
-// Pairs one sample's caches with its `full`; a sample without `full`, or whose answer no cache can change, says nothing about
-// losses.
+// Pairs one sample's caches with its `full`; a sample without `full` says nothing about losses. One token of reference that no
+// cache can change says nothing by its likelihood, but what is written after that token goes through the cache and is scored.
 void tally_sample(const SampleRecord& sample, const std::vector<Seen>& seen, Tallies* tallies) {
-  if (sample.decided_by_prefill()) return;
   const Seen* full = nullptr;
   for (const Seen& s : seen)
     if (s.spec == "full") full = &s;
@@ -74,7 +73,7 @@ void tally_sample(const SampleRecord& sample, const std::vector<Seen>& seen, Tal
     Tally& tally = (*tallies)[{sample.key.cell(), s.spec}];
     tally.prompt_tokens += sample.prompt_tokens;
     ++tally.samples;
-    if (s.nats && full->nats) tally.nats.add(sample.document, *full->nats - *s.nats);
+    if (s.nats && full->nats && !sample.decided_by_prefill()) tally.nats.add(sample.document, *full->nats - *s.nats);
     if (s.score && full->score) tally.score.add(sample.document, *full->score - *s.score);
   }
 }
@@ -86,6 +85,7 @@ std::vector<EvidenceCell> cells_of(const Tallies& tallies, const std::vector<Run
   for (const auto& [key, tally] : tallies) {
     EvidenceCell cell;
     cell.nats = tally.nats.moments();
+    if (cell.nats.n == 0) continue;  // a score alone is not what losses are estimated from
     cell.score = tally.score.moments();
     if (!runs.empty()) {
       cell.model_hash = runs.front().identity.model_hash;

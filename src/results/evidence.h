@@ -12,7 +12,7 @@
 namespace kvartet {
 
 // Counts up when the same results give other statistics than before: what is remembered of an earlier rule is made anew.
-inline constexpr int kEvidenceRevision = 2;
+inline constexpr int kEvidenceRevision = 3;
 
 // Count, mean and sum of squared deviations (Welford), so that cells can be merged and given an interval.
 struct Moments {

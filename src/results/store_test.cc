@@ -364,6 +364,14 @@ TEST_F(StoreTest, AnswersOfOneTokenAreEvidenceOnlyWhereTheQuestionWasUnseen) {
   const std::vector<EvidenceCell> cells = store.evidence().value();
   ASSERT_EQ(cells.size(), 1U);
   EXPECT_EQ(cells[0].parameters, "question=unseen");
+  // What is written after that token goes through the cache: where other samples make a cell, its score counts with theirs.
+  const std::vector<Outcome> done = {outcome(1, "full"), outcome(1, "kivi", 0.5)};
+  ASSERT_TRUE(store.finish_sample(sample(1), done).ok());
+  const std::vector<EvidenceCell> both = store.evidence().value();
+  ASSERT_EQ(both.size(), 2U);
+  EXPECT_EQ(both[0].parameters, "question=seen");
+  EXPECT_EQ(both[0].nats.n, 1);
+  EXPECT_EQ(both[0].score.n, 2);
 }
 
 TEST_F(StoreTest, KeepsRunsAloneAndMergesThem) {
