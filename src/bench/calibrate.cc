@@ -283,7 +283,8 @@ class Calibrator {
     KV_ASSIGN(const std::unique_ptr<Engine> engine, Engine::open(open));
     const std::string type = facts_.weight_types.empty() ? "" : facts_.weight_types.front().first;
     KV_TRY(measure_decode(*engine, type));
-    return measure_prefill(*engine, type);
+    KV_TRY(measure_prefill(*engine, type));
+    return measure_selection(*engine);
   }
 
   std::vector<Token> some_tokens(int count) const {
@@ -295,24 +296,39 @@ class Calibrator {
     return tokens;
   }
 
+  double weight_bytes() const {
+    const double table = static_cast<double>(facts_.shape.vocab) * facts_.shape.hidden;
+    const double share = facts_.tied_embeddings ? 1 : 1 - table / static_cast<double>(facts_.parameters);
+    return static_cast<double>(facts_.file_bytes) * share;
+  }
+
+  double kv_heads() const {
+    double heads = 0;
+    for (const LayerShape& l : facts_.shape.layers) heads += l.kv_heads;
+    return heads;
+  }
+
+  // Seconds of one decode step behind a sealed prompt.
+  Result<double> step_seconds(Engine& engine, const Sequence& sealed, int tokens) {
+    GenerateOptions generate;
+    generate.max_tokens = tokens + 1;
+    generate.ignore_end = true;
+    Sequence fork = sealed.fork();
+    Sequence* list[] = {&fork};
+    KV_ASSIGN(const std::vector<Completion> done, engine.generate(list, generate));
+    if (done[0].finish_reason == FinishReason::kCancelled) KV_TRY(say(""));
+    return done[0].decode_s / tokens;
+  }
+
   Status measure_decode(Engine& engine, const std::string& type) {
     constexpr int kPrompt = 32;  // so few rows that a step is all weights
     constexpr int kTokens = 32;
     KV_ASSIGN(const CacheSpec full, parse_spec("full"));
     KV_ASSIGN(std::vector<Sequence> sealed, engine.prefill(some_tokens(kPrompt), std::span(&full, 1)));
-    GenerateOptions generate;
-    generate.max_tokens = kTokens + 1;
-    generate.ignore_end = true;
-    const double table = static_cast<double>(facts_.shape.vocab) * facts_.shape.hidden;
-    const double share = facts_.tied_embeddings ? 1 : 1 - table / static_cast<double>(facts_.parameters);
-    const double bytes = static_cast<double>(facts_.file_bytes) * share;
     std::vector<double> runs;
     for (int round = 0; round < kRounds + 2; ++round) {
-      Sequence fork = sealed[0].fork();
-      Sequence* list[] = {&fork};
-      KV_ASSIGN(const std::vector<Completion> done, engine.generate(list, generate));
-      if (done[0].finish_reason == FinishReason::kCancelled) return say("");
-      runs.push_back(bytes * kTokens / done[0].decode_s);
+      KV_ASSIGN(const double seconds, step_seconds(engine, sealed[0], kTokens));
+      runs.push_back(weight_bytes() / seconds);
     }
     add(rate::kWeights, type, spread_of(runs));
     return {};
@@ -325,10 +341,9 @@ class Calibrator {
     specs.push_back(std::move(full));
     for (const CacheSpec& spec : options_.evictors)
       if (check_spec(spec, facts_.shape).ok()) specs.push_back(spec);
-    double heads = 0;
+    const double heads = kv_heads();
     double attention_s = 0;
     for (const LayerShape& l : facts_.shape.layers) {
-      heads += l.kv_heads;
       attention_s += 2.0 * l.heads * l.head_dim * tokens * tokens / own_rate(rate::kPrefill).value;
     }
     const double table = static_cast<double>(facts_.shape.vocab) * facts_.shape.hidden;
@@ -351,6 +366,59 @@ class Calibrator {
       add(rate::kEvict, name.substr(0, name.find(':')), spread_of(evict[i]));
     }
     return {};
+  }
+
+  // A step of a cache that selects is the weights', a share for every row that could be chosen (its index is scored) and one for
+  // every row that is (fetched, decoded, attended). Two budgets on one prompt tell the last two apart.
+  Status measure_selection(Engine& engine) {
+    const int tokens = std::min(1536, facts_.shape.context / 2);
+    constexpr int kSteps = 10;
+    std::vector<CacheSpec> specs;  // few, many, few, many, ...
+    for (const SelectorPair& pair : options_.selectors) {
+      if (!check_spec(pair.few, facts_.shape).ok() || !check_spec(pair.many, facts_.shape).ok()) continue;
+      specs.push_back(pair.few);
+      specs.push_back(pair.many);
+    }
+    if (specs.empty()) return {};
+    KV_TRY(say(fmt::format("selecting caches on {} tokens", tokens)));
+    KV_ASSIGN(const std::vector<Sequence> sealed, engine.prefill(some_tokens(tokens), specs));
+    std::vector<std::vector<double>> steps(specs.size());
+    for (int round = 0; round < kRounds; ++round) {
+      for (std::size_t i = 0; i < specs.size(); ++i) {
+        KV_TRY(say(specs[i].canonical.substr(0, specs[i].canonical.find(':'))));
+        KV_ASSIGN(const double seconds, step_seconds(engine, sealed[i], kSteps));
+        steps[i].push_back(seconds);
+      }
+    }
+    const double weights_s = weight_bytes() / own_rate(rate::kWeights).value;
+    for (std::size_t i = 0; i < specs.size(); i += 2)
+      add_selection(specs[i], specs[i + 1], tokens, weights_s, {sealed[i].compress_s, sealed[i + 1].compress_s}, steps[i],
+                    steps[i + 1]);
+    return {};
+  }
+
+  void add_selection(const CacheSpec& few, const CacheSpec& many, int tokens, double weights_s, std::vector<double> seal,
+                     const std::vector<double>& few_steps, const std::vector<double>& many_steps) {
+    constexpr double kLeastShare = 0.02;  // noise must not make a part free
+    const double heads = kv_heads();
+    const std::string name = few.canonical.substr(0, few.canonical.find(':'));
+    const Spread a = spread_of(few_steps);
+    const Spread b = spread_of(many_steps);
+    const double rows = (many.offload->budget.value - few.offload->budget.value) * tokens;
+    const double chosen = std::max(b.median - a.median, kLeastShare * a.median) / (heads * rows);
+    const double rest = a.median - weights_s - heads * chosen * few.offload->budget.value * tokens;
+    const double score = std::max(rest, kLeastShare * a.median) / (heads * tokens);
+    for (double& seconds : seal) seconds /= heads * tokens;
+    add_of_model(rate::kSeal, name, spread_of(std::move(seal)));
+    add_of_model(rate::kScore, name, {score, a.relative});
+    add_of_model(rate::kChosen, name, {chosen, b.relative});
+  }
+
+  // Of this model's heads.
+  void add_of_model(std::string_view what, std::string_view subject, const Spread& s) {
+    add(what, subject, s);
+    report_.calibration.rates.back().head_dim = facts_.shape.layers.front().head_dim;
+    report_.calibration.rates.back().group = facts_.shape.layers.front().group();
   }
 
   // Of the model's own shape, which was measured first.

@@ -17,13 +17,19 @@
 
 namespace kvartet {
 
+// One selecting method at two budgets, which tells what the rows cost that could be chosen from what those cost that are.
+struct SelectorPair {
+  CacheSpec few, many;  // budgets are shares of the prompt
+};
+
 struct CalibrateOptions {
   int threads = 1;
   std::vector<CacheSpec> formats;   // that keep every row: one attention and one encode rate each
   std::vector<CacheSpec> evictors;  // measured on the model
-  std::string model_path;           // empty: no rates of weights and evictors
-  std::string tier_directory;       // whose disk is measured; empty: the system's temporary folder
-  double budget_s = 90;             // shapes that are not the model's are left out once this is spent
+  std::vector<SelectorPair> selectors;
+  std::string model_path;      // empty: no rates of weights, evictors and selectors
+  std::string tier_directory;  // whose disk is measured; empty: the system's temporary folder
+  double budget_s = 90;        // shapes that are not the model's are left out once this is spent
   const std::atomic<bool>* cancel = nullptr;
   std::function<void(std::string_view what)> progress;
 };

@@ -32,12 +32,13 @@ Status set(AutoSpec* spec, std::string_view key, const std::string& value) {
     spec->kind_given = true;
   }
   if (key == "max-loss") {
-    double points = 0;
-    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), points);
-    if (error != std::errc() || end != value.data() + value.size() || !(points >= 0)) {
-      return usage_error(fmt::format("max-loss={} is no number of points; write for example max-loss=2", kvartet::quoted(value)));
+    double nats = 0;
+    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), nats);
+    if (error != std::errc() || end != value.data() + value.size() || !(nats >= 0)) {
+      return usage_error(
+          fmt::format("max-loss={} is no number of nats per token; write for example max-loss=0.02", kvartet::quoted(value)));
     }
-    spec->limits.max_loss = points;
+    spec->limits.max_loss = nats;
   }
   return {};
 }
@@ -96,9 +97,8 @@ Result<AutoDecision> decide(const AutoSpec& wish, const AutoSite& site) {
 
   const Candidate& c = plan.first();
   print_note(fmt::format(
-      "auto{}: {} ({}) -> {}; it has {}; expected loss {:.2f} points, 95 % {:.2f} .. {:.2f} ({}), {}, first token {:.2f} "
-      "s, {:.1f} "
-      "tokens/s ({})",
+      "auto{}: {} ({}) -> {}; it has {}; expected loss {:.4f} nats per token, 95 % {:.4f} to {:.4f} ({}), {}, first token "
+      "{:.2f} s, {:.1f} tokens/s ({})",
       site.what.empty() ? "" : " for " + site.what, workload_text(request.workload), kind_source, c.spec, plan.reason,
       c.loss.expected, c.loss.low, c.loss.high, source_name(c.loss.source), bytes_text(c.cost.bytes()), c.cost.ttft_s,
       c.cost.decode_tokens_per_s(), gathered->machine_note));

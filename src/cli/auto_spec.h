@@ -15,7 +15,7 @@ namespace kvartet {
 
 bool is_auto(std::string_view kv);
 
-// What an auto spec asks: "auto:memory=200M,for=summary,max-loss=2,prefer=speed,results=DIR".
+// What an auto spec asks: "auto:memory=200M,for=summary,max-loss=0.02,prefer=speed,results=DIR".
 struct AutoSpec {
   std::string text;
   PlanRequest limits;  // of its workload only the kind, and only if it was given

@@ -16,7 +16,7 @@ Result<TaskCaches> caches_of_task(const std::vector<CacheSpec>& fixed, const std
   caches.specs = fixed;
   if (wishes.empty() || task.samples.empty()) return caches;
   site.what = fmt::format("{} at {}", task.task, task.context);
-  site.workload.sealed_before_question = task.position != QuestionPosition::kSeen;
+  site.workload.position = task.position;
   for (const PreparedSample& s : task.samples) {
     site.workload.prompt_tokens = std::max(site.workload.prompt_tokens, s.record.prompt_tokens);
     site.workload.output_tokens = std::max(site.workload.output_tokens, s.sample.max_new_tokens);
@@ -57,7 +57,7 @@ void keep_task_outcomes(const TaskCaches& caches, const PlannedTask& task, const
     for (const EvidenceCell& cell : evidence) {
       if (cell.spec == decision.spec && cell.task == task.task && cell.context == task.context && cell.parameters == position &&
           cell.nats.n > 0)
-        happened.actual_loss = 100 * cell.nats.mean;
+        happened.actual_loss = cell.nats.mean;
     }
     keep_outcome(decision, happened);
   }

@@ -2,7 +2,9 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <map>
 #include <memory>
+#include <utility>
 
 #include "bench/calibrate.h"
 #include "cli/command.h"
@@ -21,8 +23,23 @@ struct CalibrateFlags {
   bool json = false;
 };
 
-// One spec per pair of equal formats, and every evictor as its name alone has it.
+constexpr std::pair<double, double> kSelectorBudgets = {0.05, 0.25};  // shares of the prompt, of candidate_specs()
+
+void add_selectors(std::vector<SelectorPair>* pairs) {
+  std::map<std::string, SelectorPair> by_name;
+  for (const CacheSpec& spec : candidate_specs()) {
+    if (!spec.offload || !spec.offload->budget.share) continue;
+    SelectorPair& pair = by_name[spec.canonical.substr(0, spec.canonical.find(':'))];
+    if (spec.offload->budget.value == kSelectorBudgets.first) pair.few = spec;
+    if (spec.offload->budget.value == kSelectorBudgets.second) pair.many = spec;
+  }
+  for (auto& [name, pair] : by_name)
+    if (pair.few.offload && pair.many.offload) pairs->push_back(std::move(pair));
+}
+
+// One spec per pair of equal formats, every evictor as its name alone has it, and every selecting method at two budgets.
 void choose_specs(CalibrateOptions* options) {
+  add_selectors(&options->selectors);
   for (const CacheSpec& spec : candidate_specs()) {
     const std::string& text = spec.canonical;
     if (text.find('+') != std::string::npos || spec.offload) continue;
@@ -64,8 +81,9 @@ std::string text_of(const CalibrateReport& report) {
                                  machine_text(report.calibration.machine), counted(report.calibration.threads, "thread"),
                                  report.seconds, "what", "of", "head_dim", "group", "rows", "value", "spread");
   for (const Rate& r : report.calibration.rates) {
-    const bool is_time = r.what == rate::kAttend || r.what == rate::kEncode || r.what == rate::kEvict;
-    const std::string value = is_time                    ? fmt::format("{:.3f} us", r.value * 1e6)
+    const bool is_time = r.what == rate::kAttend || r.what == rate::kEncode || r.what == rate::kEvict || r.what == rate::kSeal ||
+                         r.what == rate::kScore || r.what == rate::kChosen;
+    const std::string value = is_time                    ? fmt::format("{:.4f} us", r.value * 1e6)
                               : r.what == rate::kDiskOps ? fmt::format("{:.1f} k/s", r.value * 1e-3)
                                                          : fmt::format("{:.2f} G/s", r.value * 1e-9);
     const auto dash = [](int n) { return n == 0 ? std::string("-") : std::to_string(n); };
@@ -95,7 +113,7 @@ Status calibrate_machine(const CalibrateFlags& flags) {
   KV_TRY(store.save(report.calibration));
   print(flags.json ? json_text(json_of(report)) : text_of(report));
   if (options.model_path.empty())
-    print_note("note: without a model (-m) the rates of weights, prefill products and evictors stay typical values");
+    print_note("note: without a model (-m) the rates of weights, prefill products, evictors and selectors stay typical values");
   print_note("note: the disk of tier=disk: " + report.disk);
   if (report.left_out > 0)
     print_note(

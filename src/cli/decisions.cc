@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::array<double, 4> kCapShares = {1.0 / 2, 1.0 / 4, 1.0 / 8, 1.0 / 16};  // of the cache in f16
 constexpr std::size_t kMostLengths = 4;
-constexpr double kMostLossShown = 30;  // points
+constexpr double kMostLossShown = 0.3;  // nats
 
 // The lengths that were measured, a few of them where they are many: the shortest and the longest among them.
 std::vector<int> lengths_of(const StoredResults& results, int model_context) {
@@ -89,7 +89,7 @@ DecisionPicture picture_of(const Weighed& weighed, const Workload& workload, con
     const bool frontier = p.loss.expected < least_loss;
     least_loss = std::min(least_loss, p.loss.expected);
     const std::pair place(static_cast<int>(std::floor(10 * std::log2(p.times_smaller))),
-                          static_cast<int>(std::floor(p.loss.expected)));
+                          static_cast<int>(std::floor(100 * p.loss.expected)));
     if (taken.insert(place).second || frontier || p.chosen) picture.points.push_back(std::move(p));
   }
   return picture;

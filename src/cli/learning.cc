@@ -144,7 +144,7 @@ Result<Lessons> plan_lessons(const LearnFlags& flags, const LearnSite& site, con
     for (const int context : request->contexts) {
       if (unfit.contains({lessons.tasks[kind], context})) continue;
       Workload w = workload_filling(kind, context);
-      w.sealed_before_question = request->question_positions.front() != QuestionPosition::kSeen;
+      w.position = request->question_positions.front();
       learn.workloads.push_back(w);
     }
   }
@@ -167,27 +167,42 @@ struct Unfit {
   Status first;  // refusal
 };
 
-// Plans every task at every length by itself; what does not fit is added to `unfit`.
-Result<std::vector<PlannedTask>> plan_each(const BenchmarkRequest& request, const Vocabulary& vocabulary, const ModelShape& shape,
-                                           Unfit* unfit) {
+// By task and length: prompts are made once, however often the lessons are chosen anew.
+using PlannedCells = std::map<std::pair<std::string, int>, std::vector<PlannedTask>>;
+
+std::vector<std::pair<std::string, int>> cells_of(const BenchmarkRequest& request) {
   std::vector<std::pair<std::string, int>> cells;
   for (const std::string& task : request.tasks)
     for (const int context : std::set<int>(request.contexts.begin(), request.contexts.end())) cells.emplace_back(task, context);
-  std::vector<PlannedTask> plan;
+  return cells;
+}
+
+// Plans every task at every length by itself; what does not fit is added to `unfit`.
+Status plan_each(const BenchmarkRequest& request, const Vocabulary& vocabulary, const ModelShape& shape, PlannedCells* planned,
+                 Unfit* unfit) {
   BenchmarkRequest one = request;
-  for (const auto& [task, context] : cells) {
-    if (unfit->cells.contains({task, context})) continue;
+  for (const auto& [task, context] : cells_of(request)) {
+    if (unfit->cells.contains({task, context}) || planned->contains({task, context})) continue;
     one.tasks = {task};
     one.contexts = {context};
-    Result<std::vector<PlannedTask>> planned = plan_benchmark(one, vocabulary, shape, FileSystem::real());
-    if (planned.ok()) {
-      std::move(planned->begin(), planned->end(), std::back_inserter(plan));
+    Result<std::vector<PlannedTask>> plan = plan_benchmark(one, vocabulary, shape, FileSystem::real());
+    if (plan.ok()) {
+      planned->emplace(std::pair(task, context), std::move(*plan));
       continue;
     }
-    if (planned.status().code() != Code::kExhausted) return planned.status();
-    if (unfit->first.ok()) unfit->first = planned.status();
-    unfit->notes.push_back(fmt::format("{} at {} tokens is not learned about: {}", task, context, planned.status().message()));
+    if (plan.status().code() != Code::kExhausted) return plan.status();
+    if (unfit->first.ok()) unfit->first = plan.status();
+    unfit->notes.push_back(fmt::format("{} at {} tokens is not learned about: {}", task, context, plan.status().message()));
     unfit->cells.insert({task, context});
+  }
+  return {};
+}
+
+std::vector<PlannedTask> take(const BenchmarkRequest& request, PlannedCells planned) {
+  std::vector<PlannedTask> plan;
+  for (const auto& cell : cells_of(request)) {
+    if (const auto found = planned.find(cell); found != planned.end())
+      std::move(found->second.begin(), found->second.end(), std::back_inserter(plan));
   }
   return plan;
 }
@@ -197,12 +212,13 @@ Result<std::vector<PlannedTask>> plan_each(const BenchmarkRequest& request, cons
 Result<std::vector<PlannedTask>> plan_fitting(const LearnFlags& flags, const LearnSite& site, const Vocabulary& vocabulary,
                                               const ModelShape& shape, BenchmarkRequest* request, Lessons* lessons) {
   Unfit unfit;
+  PlannedCells planned;
   for (;;) {
     const std::size_t known = unfit.cells.size();
-    KV_ASSIGN(std::vector<PlannedTask> plan, plan_each(*request, vocabulary, shape, &unfit));
+    KV_TRY(plan_each(*request, vocabulary, shape, &planned, &unfit));
     if (unfit.cells.size() == known) {
       lessons->notes = std::move(unfit.notes);
-      return plan;
+      return take(*request, std::move(planned));
     }
     Result<Lessons> others = plan_lessons(flags, site, unfit.cells, request);
     if (!others.ok() || others->empty()) return unfit.first;
@@ -243,12 +259,14 @@ Status fit_into_hours(double hours, const std::vector<PlannedTask>& plan, const 
 
 std::string lessons_text(const Lessons& lessons) {
   if (lessons.empty()) {
-    return fmt::format("nothing to learn: no measurement is expected to improve a decision by {} points or more\n", kLeastValue);
+    return fmt::format("nothing to learn: no measurement is expected to improve a decision by {} nats per token or more\n",
+                       kLeastValue);
   }
-  std::string text = "what would change a decision most (points: 0.01 nats per token of the reference answer)\n";
-  text += fmt::format("{:>6} {:>7}  {:22} {:>7}  {}\n", "gain", "chance", "task", "context", "cache");
+  std::string text =
+      "what would change a decision most (gain: nats per token of the reference answer that the choice would lose less)\n";
+  text += fmt::format("{:>7} {:>7}  {:22} {:>7}  {}\n", "gain", "chance", "task", "context", "cache");
   for (const Lesson& l : lessons.list) {
-    text += fmt::format("{:>6.2f} {:>5.0f} %  {:22} {:>7}  {}\n", l.value, 100 * l.chance, lessons.tasks.at(l.workload.kind),
+    text += fmt::format("{:>7.4f} {:>5.0f} %  {:22} {:>7}  {}\n", l.value, 100 * l.chance, lessons.tasks.at(l.workload.kind),
                         context_of(l.workload), l.spec.canonical);
     text += "        " + wrapped(l.reason, 8);
   }

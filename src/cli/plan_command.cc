@@ -42,7 +42,10 @@ Result<PlanRequest> request_of(const PlanFlags& flags) {
   request.workload.prompt_tokens = flags.prompt_tokens;
   request.workload.output_tokens = flags.output_tokens;
   request.workload.questions = flags.questions;
-  request.workload.sealed_before_question = flags.question_position == "unseen";
+  if (const std::optional<QuestionPosition> position = find_question_position(flags.question_position))
+    request.workload.position = *position;
+  if (flags.questions > 1 && request.workload.position == QuestionPosition::kSecond)
+    return usage_error("--question-position second is about one question after another; give it, or --questions, not both");
   if (!flags.memory.empty()) {
     KV_ASSIGN(request.memory, parse_bytes(flags.memory));
   }
@@ -141,14 +144,16 @@ void add_plan(CLI::App& app, Action* action) {
       ->capture_default_str()
       ->check(at_least(1));
   command
-      ->add_option("--question-position", flags->question_position,
-                   "seen: the cache is sealed after the question; unseen: before it")
+      ->add_option(
+          "--question-position", flags->question_position,
+          "seen: the cache is sealed after the question; unseen: before it; second: after another question about the document")
       ->capture_default_str()
-      ->check(CLI::IsMember({"seen", "unseen"}));
+      ->check(CLI::IsMember({"seen", "unseen", "second"}));
   command->add_option("--memory", flags->memory, "cap on the cache over all tiers (K, M, G)");
   command->add_option("--fast-memory", flags->fast_memory, "cap on its part in RAM (K, M, G)");
-  command->add_option("--max-loss", flags->max_loss,
-                      "points that may be lost; 1 point is 0.01 nats per token of the reference answer");
+  command->add_option(
+      "--max-loss", flags->max_loss,
+      "nats per token of the reference answer that may be lost, 0 to 1; 0.01 is about one percent of its probability");
   command->add_option("--prefer", flags->prefer, "quality (default), speed or memory");
   command->add_option("--kv", flags->kv, "a cache to choose from; repeatable (default: a search over all that can be written)");
   command->add_option("--results", flags->results, "a results folder of kvartet bench; repeatable (default: KVARTET_RESULTS)");

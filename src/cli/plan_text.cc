@@ -5,9 +5,11 @@
 #include <cmath>
 #include <map>
 
+#include "cache/spec.h"
 #include "cli/planning.h"
 #include "core/bytes_text.h"
 #include "core/counted.h"
+#include "results/paired.h"
 
 namespace kvartet {
 namespace {
@@ -20,7 +22,51 @@ std::string seconds(double s) {
 }
 
 std::string error_text(double e) {
-  return e < 1 ? fmt::format("+-{:.0f} %", e * 100) : fmt::format("within a factor of {:.1f}", 1 + e);
+  return e < 1 ? fmt::format("±{:.0f} %", e * 100) : fmt::format("within a factor of {:.1f}", 1 + e);
+}
+
+// A spec in pieces: "snapkv:budget=0.25+q4_0" is two stages.
+struct SpecStageText {
+  std::string name;
+  std::vector<std::string> settings;
+};
+
+std::vector<std::string> split(const std::string& text, char at) {
+  std::vector<std::string> parts;
+  std::size_t begin = 0;
+  for (std::size_t end = text.find(at); end != std::string::npos; begin = end + 1, end = text.find(at, begin))
+    parts.push_back(text.substr(begin, end - begin));
+  parts.push_back(text.substr(begin));
+  return parts;
+}
+
+std::string joined(const std::vector<SpecStageText>& stages) {
+  std::string text;
+  for (const SpecStageText& stage : stages) {
+    text += (text.empty() ? "" : "+") + stage.name;
+    for (std::size_t i = 0; i < stage.settings.size(); ++i) text += (i == 0 ? ":" : ",") + stage.settings[i];
+  }
+  return text;
+}
+
+// The same cache in fewer words: settings that are the defaults are left out, but for those by which caches are known.
+std::string short_spec(const std::string& canonical) {
+  std::vector<SpecStageText> stages;
+  for (const std::string& text : split(canonical, '+')) {
+    const std::size_t colon = text.find(':');
+    stages.push_back({text.substr(0, colon), {}});
+    if (colon != std::string::npos) stages.back().settings = split(text.substr(colon + 1), ',');
+  }
+  for (SpecStageText& stage : stages) {
+    for (std::size_t i = stage.settings.size(); i-- > 0;) {
+      if (stage.settings[i].starts_with("bits=") || stage.settings[i].starts_with("budget=")) continue;
+      const std::vector<std::string> all = stage.settings;
+      stage.settings.erase(stage.settings.begin() + static_cast<std::ptrdiff_t>(i));
+      const Result<CacheSpec> same = parse_spec(joined(stages));
+      if (!same.ok() || same->canonical != canonical) stage.settings = all;
+    }
+  }
+  return joined(stages);
 }
 
 void add_terms(std::string* text, const std::vector<CostTerm>& terms, bool are_bytes) {
@@ -29,10 +75,24 @@ void add_terms(std::string* text, const std::vector<CostTerm>& terms, bool are_b
   }
 }
 
+// What the heading of a table says already.
+std::string short_reason(const std::string& reason) {
+  for (const std::string_view known :
+       {"over memory: ", "over fast memory: ", "over loss: ", "fits; ", "breaks on this model: "}) {
+    if (reason.starts_with(known)) return reason.substr(known.size());
+  }
+  constexpr std::string_view kDominated = "dominated by ";
+  if (reason.starts_with(kDominated)) {
+    const std::size_t end = reason.find(": no larger");
+    return "by " + short_spec(reason.substr(kDominated.size(), end - kDominated.size()));
+  }
+  return reason;
+}
+
 std::string loss_text(const LossPrediction& l) {
   std::string source = source_name(l.source);
   if (l.measured_samples > 0) source += ", " + counted(l.measured_samples, "sample");
-  return fmt::format("{:.2f} points, 95 %: {:.2f} .. {:.2f} ({})", l.expected, l.low, l.high, source);
+  return fmt::format("{:.4f}, 95 % between {:.4f} and {:.4f} ({})", l.expected, l.low, l.high, source);
 }
 
 void add_detail(std::string* text, const Candidate& c, const PlanRequest& request, const ModelShape& shape) {
@@ -58,14 +118,29 @@ void add_detail(std::string* text, const Candidate& c, const PlanRequest& reques
 }
 
 std::string row_text(const Candidate& c) {
-  if (c.standing == Standing::kBreaks) return fmt::format("  {:60} {}\n", c.spec, c.reason);
-  return fmt::format("  {:60} {:>9} {:>7.2f} {:>6.2f}..{:<7.2f} {:>9} {:>8.1f}  {}\n", c.spec, bytes_text(c.cost.bytes()),
-                     c.loss.expected, c.loss.low, c.loss.high, seconds(c.cost.ttft_s), c.cost.decode_tokens_per_s(), c.reason);
+  const std::string spec = short_spec(c.spec);
+  if (c.standing == Standing::kBreaks) return fmt::format("  {:40} {}\n", spec, c.reason);
+  return fmt::format("  {:40} {:>9} {:>7.4f} {:>7.4f} to {:<7.4f} {:>7} {:>8.1f}  {}\n", spec, bytes_text(c.cost.bytes()),
+                     c.loss.expected, c.loss.low, c.loss.high, source_name(c.loss.source), c.cost.decode_tokens_per_s(),
+                     short_reason(c.reason));
 }
 
 std::string table_head() {
-  return fmt::format("  {:60} {:>9} {:>7} {:^15} {:>9} {:>8}  {}\n", "cache", "bytes", "loss", "95 %", "ttft", "tok/s",
+  return fmt::format("  {:40} {:>9} {:>7} {:^18} {:>7} {:>8}  {}\n", "cache", "bytes", "loss", "95 %", "from", "tokens/s",
                      "why not");
+}
+
+const char* standing_summary(Standing standing) {
+  switch (standing) {
+    case Standing::kChosen: return "";
+    case Standing::kRunnerUp:
+      return "fit as well, and each beats the chosen one and each other in something: size, speed or loss";
+    case Standing::kDominated: return "fit, but another is no larger, no slower and no worse, and better in one of these";
+    case Standing::kOverMemory: return "need more memory than allowed";
+    case Standing::kOverLoss: return "lose more than allowed";
+    case Standing::kBreaks: return "cannot be taken with this model";
+  }
+  return "";
 }
 
 Json loss_json(const LossPrediction& l) {
@@ -111,8 +186,8 @@ std::string limits_text(const PlanRequest& r) {
   std::string text;
   if (r.memory) text += fmt::format("cache at most {}, ", bytes_text(*r.memory));
   if (r.fast_memory) text += fmt::format("in RAM at most {}, ", bytes_text(*r.fast_memory));
-  if (r.max_loss) text += fmt::format("loss at most {:g} points, ", *r.max_loss);
-  if (!r.max_loss && r.prefer != Prefer::kQuality) text += fmt::format("loss at most {:g} points (default), ", kDefaultMaxLoss);
+  if (r.max_loss) text += fmt::format("loss at most {:g}, ", *r.max_loss);
+  if (!r.max_loss && r.prefer != Prefer::kQuality) text += fmt::format("loss at most {:g} (default), ", kDefaultMaxLoss);
   return text + fmt::format("preferring {}", prefer_name(r.prefer));
 }
 
@@ -129,7 +204,8 @@ Json calibrated_read(const Gathered& g) {
 std::string statistics_text(const CellCounts& cells, std::size_t folders) {
   std::string text;
   if (folders > 0) {
-    text = fmt::format("{} of this model from {}", counted(cells.tasks, "cell"), counted(folders, "folder"));
+    text = fmt::format("{} of this model (a task, a length and a cache each) from {}", counted(cells.tasks, "measured cell"),
+                       counted(folders, "folder"));
   } else {
     text = "no results folder given (--results)";
     if (cells.fidelity == 0) return text + ": every loss is a prior from the papers, not measured here";
@@ -143,34 +219,46 @@ std::string statistics_text(const CellCounts& cells, std::size_t folders) {
 }
 
 std::string workload_text(const Workload& w) {
-  return fmt::format("{}, {}, {} of {}, cache sealed {} the question", kind_name(w.kind),
-                     counted(w.prompt_tokens, "prompt token"), counted(w.questions, "answer"),
-                     counted(w.answer_tokens(), "token"), w.question_is_seen() ? "after" : "before");
+  const QuestionPosition position = w.asked_position();
+  const char* sealed = position == QuestionPosition::kSeen     ? "after the question"
+                       : position == QuestionPosition::kUnseen ? "before the question"
+                                                               : "after another question";
+  return fmt::format("{}, {}, {} of {}, cache sealed {}", kind_name(w.kind), counted(w.prompt_tokens, "prompt token"),
+                     counted(w.questions, "answer"), counted(w.answer_tokens(), "token"), sealed);
 }
 
 std::string explain_text(const Plan& plan, const Gathered& g, const PlanRequest& request, const std::string& model, bool all) {
   constexpr std::size_t kRows = 8;
   std::string text = fmt::format(
-      "plan for {}: {}\nlimits      {}\nstatistics  {}\nmachine     {}\nloss        in points: 1 is 0.01 nats per token of the "
-      "reference answer, about 1 % of its probability\n\n",
-      model, workload_text(request.workload), limits_text(request), statistics_text(plan.cells, g.folders), g.machine_note);
+      "plan for {}: {}\n"
+      "limits      {}\n"
+      "losses      nats per token: how much less likely the right answer's tokens are than through 'full', the uncompressed "
+      "cache.\n"
+      "            0.01 is about one percent of a token's probability; within {:g} this program calls two caches the same.\n"
+      "            {}: this cache, kind of task and length. {}: carried over from others, the less alike the wider\n"
+      "            the interval. {}: what papers found, nothing measured.\n"
+      "statistics  {}\n"
+      "times       {}\n\n",
+      model, workload_text(request.workload), limits_text(request), kLikelihoodMargin, source_name(LossSource::kMeasured),
+      source_name(LossSource::kNeighbour), source_name(LossSource::kPrior), statistics_text(plan.cells, g.folders),
+      g.machine_note);
   const Candidate& first = plan.first();
   if (plan.feasible) {
-    text += fmt::format("chosen: {}\n  because it has             {}\n", first.spec, plan.reason);
+    text += fmt::format("chosen: {}\n  because it has             {}\n", short_spec(first.spec), plan.reason);
   } else {
-    text += fmt::format("nothing fits; the nearest: {}\n", first.spec);
+    text += fmt::format("nothing fits; the nearest: {}\n", short_spec(first.spec));
   }
   if (first.standing != Standing::kBreaks) add_detail(&text, first, request, g.inputs.model.shape);
-  if (!plan.what_ifs.empty()) text += "\nwhat would change it\n";
+  if (!plan.what_ifs.empty()) text += "\nwhat would change the choice, and to what\n";
   for (const WhatIf& w : plan.what_ifs)
-    text += fmt::format("  {:28} {} (expected loss {:.2f})\n", w.change, w.spec, w.expected_loss);
+    text += fmt::format("  {:28} {} (expected loss {:.4f})\n", w.change, short_spec(w.spec), w.expected_loss);
 
   std::map<Standing, std::size_t> counts;
   for (const Candidate& c : plan.candidates) ++counts[c.standing];
   for (const Standing standing :
        {Standing::kRunnerUp, Standing::kDominated, Standing::kOverMemory, Standing::kOverLoss, Standing::kBreaks}) {
     if (counts[standing] == 0) continue;
-    text += fmt::format("\n{} ({})\n{}", standing_name(standing), counts[standing], table_head());
+    text += fmt::format("\n{} ({}): {}\n{}", standing_name(standing), counts[standing], standing_summary(standing), table_head());
     std::size_t shown = 0;
     for (const Candidate& c : plan.candidates) {
       if (c.standing != standing || (!all && shown == kRows)) continue;
@@ -187,8 +275,10 @@ Json plan_json(const Plan& plan, const Gathered& g, const PlanRequest& request) 
                 {{"kind", kind_name(request.workload.kind)},
                  {"prompt_tokens", request.workload.prompt_tokens},
                  {"output_tokens", request.workload.answer_tokens()},
-                 {"questions", request.workload.questions}}},
+                 {"questions", request.workload.questions},
+                 {"question_position", question_position_name(request.workload.asked_position())}}},
                {"limits", limits_text(request)},
+               {"loss_unit", "nats per token"},
                {"statistics", statistics_text(plan.cells, g.folders)},
                {"machine", g.machine_note},
                {"calibrated", plan.calibrated},

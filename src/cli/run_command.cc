@@ -180,7 +180,7 @@ Result<AutoDecision> decide_cache(const AutoSpec& wish, const RunFlags& flags, c
   site.workload.output_tokens =
       static_cast<int>(std::min(left, static_cast<std::size_t>(std::max(flags.generate.max_tokens, 1))));
   site.workload.questions = static_cast<int>(prompt.questions.size());
-  site.workload.sealed_before_question = !flags.questions.empty();
+  if (!flags.questions.empty()) site.workload.position = QuestionPosition::kUnseen;
   site.guess = guess_kind(text, flags.questions.empty() ? "" : flags.questions.front());
   AutoSpec capped = wish;
   if (flags.model.fast_tier_bytes != Arena::kNoCap && !capped.limits.fast_memory)

@@ -150,6 +150,22 @@ CostModel::Figure CostModel::encode_seconds(const SpecFacts& facts, const LayerS
   return {2.0 * layer.head_dim / (kAssumedEncodePerThread * threads_), kAssumedError, "assumed"};
 }
 
+std::optional<CostModel::Figure> CostModel::per_row(std::string_view what, const SpecFacts& facts) const {
+  double seconds = 0;
+  double error = 0;
+  for (const auto& [layer, count] : layers_) {
+    const Rate* r = find(what, facts.evict_method, layer.head_dim, layer.group());
+    if (r == nullptr) return std::nullopt;
+    seconds += 1.0 * count * layer.kv_heads * r->value * layer.head_dim / std::max(r->head_dim, 1);
+    error = std::max({error, kMeasuredError, r->spread});
+  }
+  return Figure{seconds, error, "calibrated"};
+}
+
+bool CostModel::knows_selection(const SpecFacts& facts) const {
+  return facts.selects() && per_row(rate::kScore, facts) && per_row(rate::kChosen, facts);
+}
+
 // Rows chosen for one step, from where they lie. Those that are still there from the step before are not read again, which
 // nobody can know beforehand: an upper bound.
 CostModel::Figure CostModel::fetch_seconds(const SelectOptions& options, double chosen) const {
@@ -181,6 +197,34 @@ CostModel::Figure CostModel::fetch_seconds(const SelectOptions& options, double 
                       reads, bytes_text(bytes), ops.value * 1e-3, bandwidth.value * 1e-9, ops.source)};
 }
 
+// What one decode step of a selecting cache takes beside weights and attention to the answer's own rows.
+std::vector<CostModel::DoubtedTerm> CostModel::selection_terms(const SpecFacts& facts, int prompt_tokens) const {
+  const SelectOptions& options = *facts.spec.offload;
+  const double chosen = chosen_rows(facts, prompt_tokens);
+  const Figure fetch = fetch_seconds(options, chosen);
+  if (!knows_selection(facts)) {
+    // An eighth of the bytes of all keys.
+    const double read = std::min(kAssumedReadPerThread * threads_, kMostAssumedRead);
+    const double f16 = static_cast<double>(model_.shape.f16_bytes_per_token());
+    return {{{"select", f16 / 16 * prompt_tokens / read,
+              fmt::format("scores an index of {} {} (assumed)", prompt_tokens, row_word(prompt_tokens))},
+             kAssumedError},
+            {{"fetch", fetch.value, fetch.source}, fetch.error}};
+  }
+  const Figure score = *per_row(rate::kScore, facts);
+  const Figure row = *per_row(rate::kChosen, facts);
+  std::vector<DoubtedTerm> terms = {
+      {{"select", score.value * prompt_tokens,
+        fmt::format("scores an index of {} {} ({})", prompt_tokens, row_word(prompt_tokens), score.source)},
+       score.error},
+      {{"chosen rows", row.value * chosen,
+        fmt::format("{:.0f} {} per head, from RAM ({})", chosen, row_word(chosen), row.source)},
+       row.error}};
+  if (options.place == Place::kFar && options.tier != Tier::kRam)
+    terms.push_back({{"fetch", fetch.value, fetch.source}, fetch.error});
+  return terms;
+}
+
 std::vector<CostTerm> CostModel::step_terms(const SpecFacts& facts, int prompt_tokens, int depth) const {
   double ignored = 0;
   return step_terms_with_error(facts, prompt_tokens, depth, &ignored);
@@ -196,7 +240,9 @@ std::vector<CostTerm> CostModel::step_terms_with_error(const SpecFacts& facts, i
       &terms, "weights", model_.read_bytes_per_token() / weights.value, weights.error,
       fmt::format("{} at {:.1f} GB/s ({})", bytes_text(model_.read_bytes_per_token()), weights.value * 1e-9, weights.source));
 
-  const double rows = kept_rows(facts, prompt_tokens, std::max(depth - prompt_tokens, 0));
+  const int generated = std::max(depth - prompt_tokens, 0);
+  // What selection costs was calibrated with the rows of the prompt that are always near.
+  const double rows = knows_selection(facts) ? generated : kept_rows(facts, prompt_tokens, generated);
   Figure attention;
   Figure encode;
   for (const auto& [layer, count] : layers_) {
@@ -207,14 +253,10 @@ std::vector<CostTerm> CostModel::step_terms_with_error(const SpecFacts& facts, i
     encode = {encode.value + heads * append.value, append.error, append.source};
   }
   total.add(&terms, "attention", attention.value, attention.error,
-            fmt::format("{:.0f} of {} {} as {} ({})", rows, depth, row_word(depth), facts.formats(), attention.source));
+            fmt::format("{:.0f} of {} {} as {} ({})", rows, depth, row_word(depth), facts.formats_text(), attention.source));
   if (facts.selects()) {
-    // The index is not calibrated: an eighth of the bytes of all keys.
-    const double f16 = static_cast<double>(model_.shape.f16_bytes_per_token());
-    total.add(&terms, "select", f16 / 16 * prompt_tokens / read, kAssumedError,
-              fmt::format("scores an index of {} {} (assumed)", prompt_tokens, row_word(prompt_tokens)));
-    const Figure fetch = fetch_seconds(*facts.spec.offload, chosen_rows(facts, prompt_tokens));
-    total.add(&terms, "fetch", fetch.value, fetch.error, fetch.source);
+    for (DoubtedTerm& t : selection_terms(facts, prompt_tokens))
+      total.add(&terms, std::move(t.term.name), t.term.value, t.error, std::move(t.term.detail));
   }
   total.add(&terms, "append", encode.value, encode.error, fmt::format("writes one row per head ({})", encode.source));
   *error = total.error();
@@ -248,15 +290,20 @@ std::vector<CostTerm> CostModel::ttft_terms(const SpecFacts& facts, const Worklo
   }
   total.add(&terms, "prefill, attention", seconds, attend.error,
             fmt::format("{:.0f} GFLOP at {:.0f} GFLOP/s ({})", attend_flops * 1e-9, attend.value * 1e-9, attend.source));
-  if (facts.evicts()) {
+  const std::optional<Figure> seal = facts.selects() ? per_row(rate::kSeal, facts) : std::nullopt;
+  if (seal) {
+    total.add(&terms, "build the index", seal->value * tokens, seal->error,
+              fmt::format("of {:.0f} {}, and write them ({})", tokens, row_word(tokens), seal->source));
+  } else if (facts.evicts()) {
     const Rate* r = find(rate::kEvict, facts.evict_method, 0, 0);
     const double each = r != nullptr ? r->value : 50e-9 / threads_;
     total.add(&terms, "choose rows", each * tokens * heads, r != nullptr ? kMeasuredError : kAssumedError,
               fmt::format("{} keeps {:.0f} of {:.0f} {} ({})", facts.evict_method, kept, tokens, row_word(tokens),
                           r != nullptr ? "calibrated" : "assumed"));
   }
-  total.add(&terms, "write the cache", encode.value, encode.error,
-            fmt::format("{:.0f} {} as {} ({})", kept, row_word(kept), facts.formats(), encode.source));
+  if (!seal)
+    total.add(&terms, "write the cache", encode.value, encode.error,
+              fmt::format("{:.0f} {} as {} ({})", kept, row_word(kept), facts.formats_text(), encode.source));
   double step_error = 0;
   const double first = sum(step_terms_with_error(facts, w.prompt_tokens, w.prompt_tokens, &step_error));
   total.add(&terms, "first token", first, step_error, "one decode step");

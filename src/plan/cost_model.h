@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -72,11 +73,19 @@ class CostModel {
     double error = 0;    // relative
     std::string source;  // "calibrated", "from q8_0 and kivi4.32", "assumed"
   };
+  struct DoubtedTerm {
+    CostTerm term;
+    double error = 0;
+  };
   const Rate* find(std::string_view what, std::string_view subject, int head_dim, int group) const;
   Figure rate_of(std::string_view what, std::string_view subject, double assumed) const;
   Figure attend_seconds(const std::string& formats, const SpecFacts& facts, const LayerShape& layer, double rows) const;
   bool attend_points(const std::string& formats, const LayerShape& layer, double rows, double* seconds) const;
   Figure encode_seconds(const SpecFacts& facts, const LayerShape& layer) const;
+  // Seconds per row, all KV heads and layers, of what was calibrated on a model; none: not calibrated.
+  std::optional<Figure> per_row(std::string_view what, const SpecFacts& facts) const;
+  bool knows_selection(const SpecFacts& facts) const;
+  std::vector<DoubtedTerm> selection_terms(const SpecFacts& facts, int prompt_tokens) const;
   Figure fetch_seconds(const SelectOptions& options, double chosen) const;
   std::vector<CostTerm> ttft_terms(const SpecFacts& facts, const Workload& workload, double kept, double* error) const;
   std::vector<CostTerm> step_terms_with_error(const SpecFacts& facts, int prompt_tokens, int depth, double* error) const;

@@ -46,8 +46,7 @@ class OpenQuestions {
       const Belief loss = c.loss.belief();
       add(c, expected_gain(chosen.loss.expected, loss), chance_below(chosen.loss.expected, loss), [&] {
         return fmt::format(
-            "within {} the choice is {} (expected loss {:.2f} points); this one is expected to lose {:.2f} "
-            "({:.2f} to {:.2f}, {})",
+            "within {} the choice is {} (expected loss {:.4f}); this one is expected to lose {:.4f} ({:.4f} to {:.4f}, {})",
             bytes_text(cap), chosen.spec, chosen.loss.expected, c.loss.expected, c.loss.low, c.loss.high,
             source_name(c.loss.source));
       });
@@ -56,8 +55,7 @@ class OpenQuestions {
     const Belief loss = chosen.loss.belief();
     add(chosen, expected_regret(loss, next->loss.expected), 1 - chance_below(next->loss.expected, loss), [&] {
       return fmt::format(
-          "within {} this is the choice, with an expected loss of {:.2f} points ({:.2f} to {:.2f}, {}); the "
-          "next is {} ({:.2f})",
+          "within {} this is the choice, with an expected loss of {:.4f} ({:.4f} to {:.4f}, {}); the next is {} ({:.4f})",
           bytes_text(cap), chosen.loss.expected, chosen.loss.low, chosen.loss.high, source_name(chosen.loss.source), next->spec,
           next->loss.expected);
     });

@@ -32,14 +32,14 @@ struct LearnRequest {
 struct Lesson {
   CacheSpec spec;
   Workload workload;
-  double value = 0;    // points: what the decision gains on average, mean over the caps
+  double value = 0;    // nats: what the decision gains on average, mean over the caps
   double chance = 0;   // that the decision changes under the cap where it is likeliest
   std::string reason;  // one sentence, of the cap where the value is largest
 };
 
 // Most valuable first. Caches that are so much alike that one tells about the other stand there once per workload. Nothing is
 // listed that would gain less than kLeastValue. kUsage, kExhausted: as weigh() and choose().
-inline constexpr double kLeastValue = 0.02;  // points
+inline constexpr double kLeastValue = 0.0002;  // nats per token
 Result<std::vector<Lesson>> find_lessons(const PlanInputs& inputs, const LearnRequest& request);
 
 }  // namespace kvartet

@@ -24,7 +24,7 @@ std::string typed_bytes(std::size_t bytes) {
   return fmt::format("{}K", (bytes + kKibi - 1) / kKibi);
 }
 
-std::string typed_points(double points) { return fmt::format("{:.2f}", points + 0.005); }
+std::string typed_nats(double nats) { return fmt::format("{:.4f}", nats + 0.00005); }
 
 // The limits as one yardstick for all candidates.
 class Limits {
@@ -53,7 +53,7 @@ class Limits {
     if (request_.memory) worst = std::max(worst, static_cast<double>(c.cost.bytes()) / static_cast<double>(*request_.memory));
     if (request_.fast_memory)
       worst = std::max(worst, static_cast<double>(c.cost.fast_bytes()) / static_cast<double>(*request_.fast_memory));
-    if (max_loss_) worst = std::max(worst, (bounded_loss(c) + 0.1) / (*max_loss_ + 0.1));
+    if (max_loss_) worst = std::max(worst, (bounded_loss(c) + 0.001) / (*max_loss_ + 0.001));
     return worst;
   }
 
@@ -66,8 +66,8 @@ class Limits {
                        bytes_text(request_.fast_memory.value_or(0)));
   }
   std::string over_loss(const Candidate& c) const {
-    return fmt::format("over loss: {} is {:.2f} points, allowed are {:.2f}{}", bounded_name(), bounded_loss(c),
-                       max_loss_.value_or(0), request_.max_loss ? "" : " (default)");
+    return fmt::format("over loss: {} is {:.4f}, allowed is {:g}{}", bounded_name(), bounded_loss(c), max_loss_.value_or(0),
+                       request_.max_loss ? "" : " (default)");
   }
 
   const std::optional<double>& max_loss() const { return max_loss_; }
@@ -175,8 +175,11 @@ Status check_limits(const PlanRequest& request, std::size_t row_bytes) {
         fmt::format("--fast-memory of {} bytes is more than --memory of {} bytes, which is over all tiers; swap or drop one",
                     *request.fast_memory, *request.memory));
   }
-  if (request.max_loss && !(*request.max_loss >= 0 && *request.max_loss <= 1000)) {
-    return usage_error(fmt::format("--max-loss {} is no number of points; write 0 or more, for example 2", *request.max_loss));
+  if (request.max_loss && !(*request.max_loss >= 0 && *request.max_loss <= kMostMaxLoss)) {
+    return usage_error(fmt::format(
+        "--max-loss {} is not from 0 to {}: it is in nats per token, where 0.01 is about one percent of the probability of the "
+        "reference answer; write for example 0.02",
+        *request.max_loss, kMostMaxLoss));
   }
   return {};
 }
@@ -251,7 +254,7 @@ class Choice {
 
   std::string behind(const Candidate& c, const Candidate& chosen) const {
     switch (request_.prefer) {
-      case Prefer::kQuality: return fmt::format("fits; expected loss {:.2f} points more", c.loss.expected - chosen.loss.expected);
+      case Prefer::kQuality: return fmt::format("fits; expected loss {:.4f} more", c.loss.expected - chosen.loss.expected);
       case Prefer::kSpeed: return fmt::format("fits; {:.2f} s slower in all", c.cost.total_s - chosen.cost.total_s);
       case Prefer::kMemory:
         return fmt::format("fits; {} larger",
@@ -281,7 +284,7 @@ class Choice {
                                    limits_text(), candidates_.size());
     const Candidate& c = candidates_.front();
     if (request_.prefer == Prefer::kQuality && request_.max_loss && c.loss.high > *request_.max_loss) {
-      text += fmt::format("; its interval reaches {:.2f} points, beyond --max-loss {:g}", c.loss.high, *request_.max_loss);
+      text += fmt::format("; its interval reaches {:.4f}, beyond --max-loss {:g}", c.loss.high, *request_.max_loss);
     }
     return text;
   }
@@ -320,8 +323,8 @@ class Choice {
       fix = fmt::format("{} {} would allow {}", flag, typed_bytes(least_memory->cost.bytes()), least_memory->spec);
     }
     if (least_loss != nullptr) {
-      fix += fmt::format("{}--max-loss {} would allow {}", fix.empty() ? "" : ", ",
-                         typed_points(limits_.bounded_loss(*least_loss)), least_loss->spec);
+      fix += fmt::format("{}--max-loss {} would allow {}", fix.empty() ? "" : ", ", typed_nats(limits_.bounded_loss(*least_loss)),
+                         least_loss->spec);
     }
     return text + "; " + (fix.empty() ? "only a shorter prompt would help" : fix);
   }
@@ -353,8 +356,18 @@ class Choice {
     if (less_memory != nullptr)
       what_ifs->push_back({"--memory below " + typed_bytes(chosen.cost.bytes()), less_memory->spec, less_memory->loss.expected});
     if (more_loss != nullptr)
-      what_ifs->push_back({"--max-loss " + typed_points(limits_.bounded_loss(*more_loss)) + " or more", more_loss->spec,
-                           more_loss->loss.expected});
+      what_ifs->push_back(
+          {"--max-loss " + typed_nats(limits_.bounded_loss(*more_loss)) + " or more", more_loss->spec, more_loss->loss.expected});
+    add_next_best(chosen, what_ifs);
+  }
+
+  // What a measurement of the chosen cache would have to find.
+  void add_next_best(const Candidate& chosen, std::vector<WhatIf>* what_ifs) const {
+    if (request_.prefer != Prefer::kQuality || chosen.loss.source == LossSource::kExact) return;
+    const auto next = std::find_if(candidates_.begin() + 1, candidates_.end(),
+                                   [](const Candidate& c) { return c.standing == Standing::kRunnerUp; });
+    if (next == candidates_.end() || next->loss.expected <= chosen.loss.expected) return;
+    what_ifs->push_back({fmt::format("a loss of it above {:.4f}", next->loss.expected), next->spec, next->loss.expected});
   }
 
   std::vector<Candidate> candidates_;

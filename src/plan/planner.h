@@ -16,6 +16,7 @@
 #include "plan/workload.h"
 #include "results/calibration.h"
 #include "results/evidence.h"
+#include "results/paired.h"
 
 namespace kvartet {
 
@@ -23,15 +24,16 @@ enum class Prefer : std::uint8_t { kQuality, kSpeed, kMemory };
 const char* prefer_name(Prefer prefer);
 Result<Prefer> parse_prefer(std::string_view text);  // kUsage: unknown
 
-// What `--max-loss` is when speed or memory is preferred and nothing was said: the likelihood's margin, within which two caches
-// count as equal in every table of this program (kLikelihoodMargin in results/paired.h, in hundredths of a nat).
-inline constexpr double kDefaultMaxLoss = 5;  // points
+// What `--max-loss` is when speed or memory is preferred and nothing was said: within it two caches count as equal in every table
+// of this program.
+inline constexpr double kDefaultMaxLoss = kLikelihoodMargin;  // nats per token
+inline constexpr double kMostMaxLoss = 1;                     // more would bound nothing
 
 struct PlanRequest {
   Workload workload;
   std::optional<std::size_t> memory;       // bytes of the cache over all tiers
   std::optional<std::size_t> fast_memory;  // bytes of it in RAM
-  std::optional<double> max_loss;          // points
+  std::optional<double> max_loss;          // nats per token
   Prefer prefer = Prefer::kQuality;
 };
 

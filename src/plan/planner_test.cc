@@ -63,7 +63,7 @@ TEST(Planner, EveryCandidateIsThereOnceWithAReason) {
   const PlanInputs in = inputs_of(cells);
   PlanRequest r = request_of(TaskKind::kSummary, 4000);
   r.memory = 20'000'000;
-  r.max_loss = 10;
+  r.max_loss = 0.1;
   r.prefer = Prefer::kSpeed;
   const Plan plan = plan_of(in, r);
   std::set<std::string> specs;
@@ -79,7 +79,7 @@ TEST(Planner, LimitsHoldForTheChosenAndTheRunnersUp) {
   for (const Prefer prefer : {Prefer::kQuality, Prefer::kSpeed, Prefer::kMemory}) {
     PlanRequest r = request_of(TaskKind::kSingleFact, 4000);
     r.memory = 40'000'000;
-    r.max_loss = 3;
+    r.max_loss = 0.03;
     r.prefer = prefer;
     const Plan plan = plan_of(inputs_of(cells), r);
     ASSERT_TRUE(plan.feasible) << prefer_name(prefer);
@@ -125,7 +125,7 @@ TEST(Planner, MoreMemoryOrATighterBoundNeverLowersTheExpectedQuality) {
     }
     r.memory = static_cast<std::size_t>(5e6 + rng.uniform() * 5e7);
     double loosest = 1e18;
-    for (const double bound : {1000.0, 50.0, 10.0, 3.0, 1.0, 0.3, 0.05, 0.0}) {
+    for (const double bound : {1.0, 0.5, 0.1, 0.03, 0.01, 0.003, 0.0005, 0.0}) {
       r.max_loss = bound;
       const Plan plan = choose(weighed, r).value();
       if (!plan.feasible) break;
@@ -178,7 +178,7 @@ TEST(Planner, AnImpossibleRequestNamesTheLeastViolationAndWhatWouldFixIt) {
   const PlanInputs in = inputs_of(cells);
   PlanRequest r = request_of(TaskKind::kSummary, 4000);
   r.memory = 9'000'000;
-  r.max_loss = 0.2;
+  r.max_loss = 0.002;
   const Plan plan = plan_of(in, r);
   ASSERT_FALSE(plan.feasible);
   EXPECT_NE(plan.reason.find("--memory "), std::string::npos) << plan.reason;
@@ -229,6 +229,7 @@ TEST(Planner, SenselessRequestsAreRefusedInOneSentence) {
   EXPECT_EQ(code([](PlanRequest& r) { r.fast_memory = 23039; }), Code::kUsage);
   EXPECT_EQ(code([](PlanRequest& r) { r.memory = 1 << 20, r.fast_memory = 2 << 20; }), Code::kUsage);
   EXPECT_EQ(code([](PlanRequest& r) { r.max_loss = -1; }), Code::kUsage);
+  EXPECT_EQ(code([](PlanRequest& r) { r.max_loss = 2; }), Code::kUsage);  // two percent are 0.02
   EXPECT_EQ(code([](PlanRequest& r) { r.max_loss = std::nan(""); }), Code::kUsage);
   EXPECT_EQ(code([](PlanRequest& r) { r.workload.prompt_tokens = 0; }), Code::kUsage);
   EXPECT_EQ(code([](PlanRequest& r) { r.workload.questions = 0; }), Code::kUsage);

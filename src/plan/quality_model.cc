@@ -11,9 +11,8 @@
 namespace kvartet {
 namespace {
 
-constexpr double kPointsPerNat = 100;
 constexpr double kBucketOctaves = 0.75;  // contexts closer than this share a bucket
-constexpr double kFloor = 0.05;          // points: what even many samples of the same cell leave open (other texts, other seeds)
+constexpr double kFloor = 0.0005;        // nats: what even many samples of the same cell leave open (other texts, other seeds)
 
 // How far, relative to the loss itself, an observation may mislead when one thing differs (docs/plan.md).
 constexpr double kOtherModel = 0.7;
@@ -84,7 +83,7 @@ struct QualityModel::Cell {
   std::string model;
   int context = 0;
   int samples = 0;
-  double points = 0;                 // lost, mean
+  double nats = 0;                   // lost per token, mean
   double error = 0;                  // its standard error
   std::optional<double> score = {};  // lost, of 1
 };
@@ -116,7 +115,7 @@ struct QualityModel::Related {
 };
 
 struct QualityModel::Carried {
-  double mean = 0;      // points, scaled to what is asked
+  double mean = 0;      // nats, scaled to what is asked
   double sampling = 0;  // standard error of that
   double mislead = 0;   // sd of what the differences may do
   double weight() const { return 1 / (sampling * sampling + mislead * mislead); }
@@ -201,8 +200,8 @@ QualityModel::QualityModel(std::span<const EvidenceCell> cells, const std::strin
       groups_.push_back(std::move(group));
     }
     Cell cell = {.task = from.task, .model = from.model_name, .context = from.context, .samples = from.nats.n};
-    cell.points = kPointsPerNat * from.nats.mean;
-    cell.error = kPointsPerNat * from.nats.standard_error();
+    cell.nats = from.nats.mean;
+    cell.error = from.nats.standard_error();
     if (from.score.n >= 2) cell.score = from.score.mean;
     groups_[known->second].cells.push_back(std::move(cell));
   }
@@ -247,7 +246,7 @@ QualityModel::Part QualityModel::part_of(const SpecFacts& facts, const Workload&
   part.value_bits = facts.value_bits;
   part.kind = w.kind;
   part.tokens = w.prompt_tokens;
-  part.position = w.question_is_seen() ? QuestionPosition::kSeen : QuestionPosition::kUnseen;
+  part.position = w.asked_position();
   return part;
 }
 
@@ -328,7 +327,7 @@ std::vector<QualityModel::Related> QualityModel::related(const Part& asked) cons
 }
 
 QualityModel::Carried QualityModel::carried(const Cell& cell, const Relation& r, double magnitude) {
-  const double mean = r.scale * cell.points;
+  const double mean = r.scale * cell.nats;
   const double mislead = r.exact ? 0 : r.apart * std::max(std::abs(mean), magnitude);
   return {mean, r.scale * cell.error, mislead + kFloor};
 }
@@ -343,7 +342,7 @@ QualityModel::Posterior QualityModel::posterior(const Part& asked, const Belief&
   // evidence.
   out.magnitude = prior.mean;
   if (nearest != out.related.end()) {
-    const double lost = nearest->relation.scale * nearest->group->cells.front().points;
+    const double lost = nearest->relation.scale * nearest->group->cells.front().nats;
     out.magnitude = std::max(out.magnitude, std::abs(lost));
   }
   out.prior = {prior.mean, std::max(prior.sd, out.magnitude)};
@@ -368,13 +367,14 @@ std::string QualityModel::line_of(const Cell& c, const Related& related) {
   const Group& group = *related.group;
   const Part& part = group.part;
   std::string text =
-      fmt::format("{} at {}{}, {}: {:.2f} points lost", c.task, c.context, group.same_model ? "" : fmt::format(" on {}", c.model),
+      fmt::format("{} at {}{}, {}: {:.4f} nats lost", c.task, c.context, group.same_model ? "" : fmt::format(" on {}", c.model),
                   group.fidelity ? counted(c.samples, "independent token of plain text", "independent tokens of plain text")
                                  : counted(c.samples, "sample"),
-                  c.points);
+                  c.nats);
   if (c.score) text += fmt::format(" (score {:+.1f} of 100)", -100 * *c.score);
   if (!related.relation.exact) {
-    text += fmt::format(", with {}{}{}", part.evict_stage, part.evict && part.format ? "+" : "", part.format ? part.formats : "");
+    text +=
+        fmt::format(", through {}{}{}", part.evict_stage, part.evict && part.format ? "+" : "", part.format ? part.formats : "");
   }
   return text;
 }
@@ -419,7 +419,7 @@ LossPrediction QualityModel::predict_stage(const Part& part) {
 Belief QualityModel::sum_of_stages(const Part& both) {
   const Belief a = predict_stage(eviction_alone(both)).belief();
   const Belief b = predict_stage(format_alone(both)).belief();
-  return {a.mean + b.mean, 1.25 * std::hypot(a.sd, b.sd) + 0.1};
+  return {a.mean + b.mean, 1.25 * std::hypot(a.sd, b.sd) + 0.001};
 }
 
 LossPrediction QualityModel::predict_part(const Part& part) {
@@ -462,13 +462,14 @@ LossPrediction QualityModel::explain(const SpecFacts& facts, const Workload& wor
     const Posterior p = posterior(part, sum_of_stages(part));
     const LossPrediction a = predict_stage(eviction_alone(part));
     const LossPrediction b = predict_stage(format_alone(part));
-    out.evidence = lines_of(p, fmt::format("{}: {:.2f} points ({}) plus {}: {:.2f} points ({})", facts.evict_stage, a.expected,
-                                           source_name(a.source), facts.formats(), b.expected, source_name(b.source)));
+    out.evidence =
+        lines_of(p, fmt::format("the sum of its parts: {} loses {:.4f} ({}), {} {:.4f} ({})", facts.evict_stage, a.expected,
+                                source_name(a.source), facts.formats_text(), b.expected, source_name(b.source)));
     return out;
   }
   const Part stage = evicts ? part : format_alone(part);
   const Posterior p = posterior(stage, stage_prior(stage));
-  out.evidence = lines_of(p, fmt::format("prior: {:.2f} points ±{:.2f}", p.prior.mean, 1.96 * p.prior.sd));
+  out.evidence = lines_of(p, fmt::format("the papers' findings (prior): {:.4f} ± {:.4f}", p.prior.mean, 1.96 * p.prior.sd));
   return out;
 }
 

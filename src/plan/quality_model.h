@@ -2,8 +2,8 @@
 // neighbouring results with wider intervals where not, from `kvartet fidelity` as a weak sign, and from the papers' findings,
 // labelled so, where there is nothing.
 //
-// Unit: points. One point is 0.01 nats per token of the reference answer, close to one percent of its probability per token:
-// the measure that separates caches with few samples. Score differences are carried along as evidence, in points of 100.
+// Unit: nats per token of the reference answer; 0.01 is close to one percent of its probability per token. It is the measure that
+// separates caches with few samples. Score differences are carried along as evidence, in points of 100.
 // docs/plan.md states the model.
 #pragma once
 
@@ -24,7 +24,7 @@ namespace kvartet {
 
 struct EvidenceLine {
   double weight = 0;  // share of the estimate's precision
-  std::string text;   // "needle at 2048, 12 samples: 0.2 points"
+  std::string text;   // "needle at 2048, 12 samples: 0.0020 nats lost"
 };
 
 enum class LossSource { kExact, kMeasured, kNeighbour, kPrior };  // kExact: the reference itself

@@ -28,6 +28,7 @@ struct SpecFacts {
   }
   bool quantizes() const { return key_format != "f16" || value_format != "f16"; }
   std::string formats() const { return key_format + "/" + value_format; }
+  std::string formats_text() const { return key_format == value_format ? key_format : formats(); }  // for people
 };
 
 // kUsage: the text is no spec, or does not fit the first layer of `shape`.

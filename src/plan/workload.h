@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "core/status.h"
+#include "results/records.h"
 
 namespace kvartet {
 
@@ -41,13 +42,15 @@ KindGuess guess_kind(std::string_view prompt, std::string_view question);
 struct Workload {
   TaskKind kind = TaskKind::kChat;
   int prompt_tokens = 0;
-  int output_tokens = 0;                // of one answer; 0: default_output_tokens(kind)
-  int questions = 1;                    // on the same sealed prompt
-  bool sealed_before_question = false;  // the one question comes after the document was sealed
+  int output_tokens = 0;                                // of one answer; 0: default_output_tokens(kind)
+  int questions = 1;                                    // on the same sealed prompt
+  QuestionPosition position = QuestionPosition::kSeen;  // of the one question
 
   int answer_tokens() const;
-  // Does the cache know the question when it is sealed? Of several questions it knows none.
-  bool question_is_seen() const { return questions <= 1 && !sealed_before_question; }
+  // Where the question stands when the cache is sealed: of several questions it knows none.
+  QuestionPosition asked_position() const {
+    return questions > 1 && position == QuestionPosition::kSeen ? QuestionPosition::kUnseen : position;
+  }
 };
 int default_output_tokens(TaskKind kind);
 // One prompt and its answer that fill a context: an answer of the usual length, but no more than a quarter of it.

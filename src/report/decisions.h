@@ -13,8 +13,7 @@
 
 namespace kvartet {
 
-// An expected loss in the planner's unit, hundredths of a nat per token of the reference answer, with its 95 % interval. The page
-// shows nats: points are scores there.
+// An expected loss, nats per token of the reference answer, with its 95 % interval.
 struct DecidedLoss {
   double low = 0;
   double expected = 0;

@@ -28,10 +28,10 @@ Names names_of(const Decisions& decisions) {
   return short_names(specs);
 }
 
-std::string nats_text(double hundredths) { return fmt::format("{:.3f}", hundredths / 100); }
+std::string nats_text(double nats) { return fmt::format("{:.3f}", nats); }
 
 std::string loss_text(const DecidedLoss& loss) {
-  return fmt::format("{} ({})", nats_text(loss.expected), interval_text(loss.low / 100, loss.high / 100, 3));
+  return fmt::format("{} ({})", nats_text(loss.expected), interval_text(loss.low, loss.high, 3));
 }
 
 // "measured here", "carried over from a neighbour"
@@ -110,18 +110,18 @@ void write_picture(Html& out, const Names& names, const DecisionKind& kind, cons
   chart.y_label = "nats per token, to full, expected";
   chart.margin = kLikelihoodMargin;
   double lowest = 0;
-  for (const DecisionPoint& p : picture.points) lowest = std::min(lowest, -p.loss.expected / 100);
+  for (const DecisionPoint& p : picture.points) lowest = std::min(lowest, -p.loss.expected);
   int style = 0;
   for (const DecisionPoint& p : picture.points) {
     ChartSeries series;
     series.spec = p.spec;
-    series.points = {{p.times_smaller, 0 - p.loss.expected / 100, {}, {}}};
+    series.points = {{p.times_smaller, 0 - p.loss.expected, {}, {}}};
     if (p.chosen) {
       series.label = names.at(p.spec);
       series.reference = p.spec == kReference;
       series.style = series.reference ? 0 : ++style;
-      series.points.front().low = std::max(-p.loss.high / 100, lowest);
-      series.points.front().high = -p.loss.low / 100;
+      series.points.front().low = std::max(-p.loss.high, lowest);
+      series.points.front().high = -p.loss.low;
     }
     chart.series.push_back(std::move(series));
   }
@@ -136,7 +136,7 @@ void write_decisions_section(Html& out, const Decisions& decisions) {
   out.open("section", {{"aria-labelledby", "decisions"}}).element("h2", "Which cache to take", {{"id", "decisions"}});
   out.element(
       "p", fmt::format("What 'kvartet plan' chooses for {}: the least expected loss that fits the memory, in nats per token of "
-                       "the reference answer. 0.01, about one percent of its probability, is 1 in '--max-loss 1'.",
+                       "the reference answer: 0.01 is about one percent of its probability.",
                        decisions.model));
   out.element(
       "p",
@@ -230,7 +230,7 @@ nlohmann::json decisions_json(const Decisions& decisions) {
                        {"source", d.source},
                        {"samples", d.samples}};
         row["what_if"] =
-            d.what_if.empty() ? "" : fmt::format("{}: {}, expected loss {:.2f}", d.what_if, d.what_if_spec, d.what_if_loss);
+            d.what_if.empty() ? "" : fmt::format("{}: {}, expected loss {:.4f}", d.what_if, d.what_if_spec, d.what_if_loss);
       }
       rows.push_back(std::move(row));
     }

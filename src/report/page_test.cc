@@ -270,12 +270,12 @@ Decisions made_decisions() {
     d.ttft_s = 1.25;
     d.decode_tokens_per_s = 42.5;
     d.time_error = 0.15;
-    d.loss = {.low = -0.2, .expected = 0.8, .high = 1.8};
+    d.loss = {.low = -0.002, .expected = 0.008, .high = 0.018};
     d.source = "measured here";
     d.samples = 24;
     d.what_if = "14000K or more";
     d.what_if_spec = "q8_0";
-    d.what_if_loss = 0.1;
+    d.what_if_loss = 0.001;
     k.decisions.push_back(d);
     d.cap_bytes = 1000;
     d.cap_share = 0.001;
@@ -288,11 +288,11 @@ Decisions made_decisions() {
     k.picture.points = {{.spec = "full", .times_smaller = 1, .loss = {}, .chosen = false},
                         {.spec = "kivi:bits=4,group=32,residual=128",
                          .times_smaller = 3.6,
-                         .loss = {.low = -0.25, .expected = 0.75, .high = 1.75},
+                         .loss = {.low = -0.0025, .expected = 0.0075, .high = 0.0175},
                          .chosen = true},
                         {.spec = "kivi:bits=2,group=32,residual=128",
                          .times_smaller = 6,
-                         .loss = {.low = 10, .expected = 20, .high = 30},
+                         .loss = {.low = 0.1, .expected = 0.2, .high = 0.3},
                          .chosen = false}};
     out.kinds.push_back(k);
   }
@@ -331,7 +331,7 @@ TEST(Page, ShowsWhichCacheToTake) {
   }
   const nlohmann::json rows = decisions_json(made_decisions())["rows"];
   ASSERT_EQ(rows.size(), 4U);
-  EXPECT_EQ(rows[0]["loss"]["expected"], 0.8);
+  EXPECT_EQ(rows[0]["loss"]["expected"], 0.008);
   EXPECT_TRUE(rows[1]["spec"].is_null());
 }
 
@@ -345,7 +345,8 @@ TEST(Page, TheChoiceSaysWhyItIsNotTheShortAnswer) {
   EXPECT_NE(beside_short_answer(kind, names).find("names no cache for summaries"), std::string::npos);
   kind.answer.spec = "q8_0";
   kind.answer.evidence = "0.000 nats per token (−0.001 to +0.001)";
-  const RivalChoice rival = {.bytes = 11.5 * (1 << 20), .loss = {.low = 0, .expected = 1, .high = 2}, .source = "neighbour"};
+  const RivalChoice rival = {
+      .bytes = 11.5 * (1 << 20), .loss = {.low = 0, .expected = 0.01, .high = 0.02}, .source = "neighbour"};
   for (Decision& d : kind.decisions) d.rival = rival;
   EXPECT_EQ(
       beside_short_answer(kind, names),

@@ -21,6 +21,10 @@ inline constexpr std::string_view kPrefill = "prefill-attention";  // flop/s of 
 inline constexpr std::string_view kWeights = "weights";            // bytes of weights/s in a decode step; subject: weight type
 inline constexpr std::string_view kLinear = "linear";  // flop/s of the matrix products of a prefill; subject: weight type
 inline constexpr std::string_view kEvict = "evict";    // s per token, KV head and layer at the end of prefill; subject: method
+// Of a cache that selects rows at every step, with its rows in RAM; subject: method.
+inline constexpr std::string_view kSeal = "seal";      // s per token, KV head and layer at the end of prefill, writing included
+inline constexpr std::string_view kScore = "score";    // s per row that could be chosen, KV head and layer of one decode step
+inline constexpr std::string_view kChosen = "chosen";  // s per row that is chosen, likewise: fetched, decoded, attended
 inline constexpr std::string_view kDiskRead = "disk-read";  // bytes/s, in order; subject as of the next
 inline constexpr std::string_view kDiskOps = "disk-ops";    // random 4 KiB reads/s; subject: past the page cache or through it
 inline constexpr std::string_view kDirect = "direct";

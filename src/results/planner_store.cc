@@ -61,6 +61,12 @@ constexpr const char* kFormat2To3 = "ALTER TABLE calibrations ADD COLUMN revisio
 constexpr std::int64_t kMostCount = 1'000'000'000;  // rows, tokens, documents
 constexpr double kMostNats = 1e6;
 constexpr double kMost = 1e18;
+constexpr double kStoredPerNat = 100;  // losses of decisions lie here in hundredths of a nat, as the first formats had them
+
+std::optional<double> stored(const std::optional<double>& nats) {
+  if (!nats) return std::nullopt;
+  return kStoredPerNat * *nats;
+}
 
 Result<std::int64_t> integer_of(Database& database, std::string_view sql) {
   KV_ASSIGN(Statement statement, database.prepare(sql));
@@ -379,7 +385,8 @@ Result<std::int64_t> PlannerStore::add(const PlanRecord& p) {
       .bind(p.limits)
       .bind(p.spec)
       .bind(p.reason);
-  insert.flag(p.calibrated).bind(p.loss_low).bind(p.loss_expected).bind(p.loss_high);
+  insert.flag(p.calibrated);
+  insert.bind(kStoredPerNat * p.loss_low).bind(kStoredPerNat * p.loss_expected).bind(kStoredPerNat * p.loss_high);
   insert.bind(p.predicted_bytes).bind(p.predicted_ttft_s).bind(p.predicted_decode_tokens_per_s);
   KV_TRY(insert.run());
   return integer_of(database_, "SELECT last_insert_rowid()");
@@ -389,7 +396,7 @@ Status PlannerStore::finish(std::int64_t id, const PlanRecord& p) {
   KV_ASSIGN(Statement update,
             database_.prepare("UPDATE plans SET actual_bytes = ?, actual_ttft_s = ?, actual_rate = ?, actual_loss = ? "
                               "WHERE id = ?"));
-  update.bind(p.actual_bytes).bind(p.actual_ttft_s).bind(p.actual_decode_tokens_per_s).bind(p.actual_loss).bind(id);
+  update.bind(p.actual_bytes).bind(p.actual_ttft_s).bind(p.actual_decode_tokens_per_s).bind(stored(p.actual_loss)).bind(id);
   return update.run();
 }
 
@@ -413,9 +420,9 @@ Result<std::vector<PlanRecord>> PlannerStore::plans() {
     p.spec = row.text();
     p.reason = row.text();
     p.calibrated = row.integer() != 0;
-    p.loss_low = row.real();
-    p.loss_expected = row.real();
-    p.loss_high = row.real();
+    p.loss_low = row.real() / kStoredPerNat;
+    p.loss_expected = row.real() / kStoredPerNat;
+    p.loss_high = row.real() / kStoredPerNat;
     p.predicted_bytes = row.real();
     p.predicted_ttft_s = row.real();
     p.predicted_decode_tokens_per_s = row.real();
@@ -423,6 +430,7 @@ Result<std::vector<PlanRecord>> PlannerStore::plans() {
     p.actual_ttft_s = row.optional_real();
     p.actual_decode_tokens_per_s = row.optional_real();
     p.actual_loss = row.optional_real();
+    if (p.actual_loss) *p.actual_loss /= kStoredPerNat;
     if (!is_possible(p)) return damaged_memory(fmt::format("decision {}", p.id));
     out.push_back(std::move(p));
   }

@@ -32,7 +32,7 @@ struct PlanRecord {
   std::string spec;
   std::string reason;
   bool calibrated = false;
-  double loss_low = 0, loss_expected = 0, loss_high = 0;  // points
+  double loss_low = 0, loss_expected = 0, loss_high = 0;  // nats per token
   double predicted_bytes = 0, predicted_ttft_s = 0, predicted_decode_tokens_per_s = 0;
   std::optional<double> actual_bytes, actual_ttft_s, actual_decode_tokens_per_s, actual_loss;
 };

@@ -50,7 +50,7 @@ TEST_F(PlanProgram, ExplainHasTheTermsOfTheChosenPlan) {
 
 // Predicted bytes are the bytes that `explain` counts, which are the bytes that a run allocates.
 TEST_F(PlanProgram, BytesAreThoseOfExplain) {
-  const Json chosen = plan({"--json", "--prefer", "memory", "--max-loss", "1000"}).json()["chosen"];
+  const Json chosen = plan({"--json", "--prefer", "memory", "--max-loss", "1"}).json()["chosen"];
   const Finished f = run({"explain", "-m", model_, "--kv", chosen["spec"], "--prompt-tokens", "600", "--json"});
   EXPECT_EQ(f.json()["bytes_total"], chosen["bytes_after_prompt"]);
 }
@@ -74,6 +74,7 @@ TEST_F(PlanProgram, SenselessRequestsAreUsage) {
   EXPECT_TRUE(is_refused(plan({"--memory", "10"}), 2, "row"));
   EXPECT_TRUE(is_refused(plan({"--memory", "1M", "--fast-memory", "2M"}), 2, "--fast-memory"));
   EXPECT_TRUE(is_refused(plan({"--max-loss", "-2"}), 2, "--max-loss"));
+  EXPECT_TRUE(is_refused(plan({"--max-loss", "2"}), 2, "0.02"));  // two percent, in the wrong unit
   EXPECT_TRUE(is_refused(plan({"--prefer", "sped"}), 2, "speed"));
   EXPECT_TRUE(is_refused(run({"plan", "-m", model_, "--for", "sumary", "--prompt-tokens", "10"}), 2, "summary"));
   EXPECT_TRUE(is_refused(run({"plan", "-m", model_, "--for", "summary"}), 2, "--prompt-tokens"));
@@ -100,7 +101,7 @@ TEST_F(PlanProgram, ResultsOfThisModelAreCounted) {
   ASSERT_TRUE(is_ok(run(bench_arguments("measured", {"--samples", "6"}, {"--kv", "full", "--kv", "kivi:bits=2"}))));
   const Finished f = plan({"--results", out("measured"), "--json"});
   ASSERT_TRUE(is_ok(f));
-  EXPECT_EQ(f.json()["statistics"], "2 cells of this model from 1 folder");  // two tasks, one cache beside full
+  EXPECT_EQ(f.json()["statistics"], "2 measured cells of this model (a task, a length and a cache each) from 1 folder");  // two tasks, one cache beside full
 }
 
 // The report decides for every kind of task, from the results it shows; the model is found by the name that the results have.
@@ -113,7 +114,7 @@ TEST_F(PlanProgram, ADamagedMemoryIsToldAndDoneWithout) {
     for (const Finished& f : {plan({"--results", out("results")}), run({"report", out("results"), "--json", "-m", model_})}) {
       ASSERT_TRUE(is_ok(f)) << sql;
       EXPECT_NE(f.err.find("works without its memory"), std::string::npos) << f.err;
-      EXPECT_EQ(f.out.find("nan points"), std::string::npos) << f.out;
+      EXPECT_EQ(f.out.find(" nan"), std::string::npos) << f.out;
     }
   }
 }
@@ -158,7 +159,7 @@ TEST_F(PlanProgram, TheReportShowsWhichCacheToTake) {
   const Finished f = run({"report", out("measured"), "-o", page, "--json"});
   ASSERT_TRUE(is_ok(f));
   const Json decisions = f.json()["decisions"];
-  EXPECT_EQ(decisions["statistics"], "2 cells of this model from 1 folder");
+  EXPECT_EQ(decisions["statistics"], "2 measured cells of this model (a task, a length and a cache each) from 1 folder");
   ASSERT_FALSE(decisions["rows"].empty());
   for (const Json& row : decisions["rows"]) {
     if (!row["spec"].is_null()) {
@@ -196,7 +197,7 @@ TEST_F(PlanProgram, LearnMeasuresWhatIsOpen) {
   const Finished listed = learn({"--dry-run"});
   ASSERT_TRUE(is_ok(listed));
   EXPECT_NE(listed.out.find("needle"), std::string::npos) << listed.out;
-  EXPECT_NE(listed.out.find("points"), std::string::npos) << listed.out;
+  EXPECT_NE(listed.out.find("nats per token"), std::string::npos) << listed.out;
   EXPECT_FALSE(std::filesystem::exists(out("learned")));
   const Finished f = learn({"--json"});
   ASSERT_TRUE(is_ok(f));
@@ -243,7 +244,7 @@ TEST_F(PlanProgram, LearnIsRefusedWhereItMakesNoSense) {
 
 TEST_F(PlanProgram, AutoSaysWhatItChoseAndKeepsWhatHappened) {
   const std::string file = folder_.file("text.txt", haystack_text().substr(0, 600));
-  const Finished f = run({"run", "-m", model_, "--threads", "1", "--kv", "auto:memory=300K,max-loss=1000", "-f", file,
+  const Finished f = run({"run", "-m", model_, "--threads", "1", "--kv", "auto:memory=300K,max-loss=1", "-f", file,
                           "--question", "Summarize the text.", "-n", "4", "--json"});
   ASSERT_EQ(f.code, 0) << f.err;
   EXPECT_NE(f.err.find("summary"), std::string::npos) << f.err;
@@ -262,7 +263,7 @@ TEST_F(PlanProgram, TheAuditShowsOddNamesAndRefusesOddFigures) {
   const std::string odd = folder_.path("odd\xff.gguf");
   std::filesystem::copy_file(model_, odd);
   ASSERT_TRUE(
-      is_ok(run({"run", "-m", odd, "--threads", "1", "--kv", "auto:memory=300K,max-loss=1000", "-p", "text", "-n", "2"})));
+      is_ok(run({"run", "-m", odd, "--threads", "1", "--kv", "auto:memory=300K,max-loss=1", "-p", "text", "-n", "2"})));
   const Finished f = run({"plan", "--audit", "--json"});
   ASSERT_TRUE(is_ok(f));
   EXPECT_EQ(f.json()["rows"].size(), 1U);
@@ -277,7 +278,7 @@ TEST_F(PlanProgram, TheAuditShowsOddNamesAndRefusesOddFigures) {
 
 TEST_F(PlanProgram, AutoInTheBenchmarkChoosesPerTask) {
   ASSERT_TRUE(is_ok(
-      run(bench_arguments("auto", {"--samples", "2", "--json"}, {"--kv", "full", "--kv", "auto:memory=300K,max-loss=1000"}))));
+      run(bench_arguments("auto", {"--samples", "2", "--json"}, {"--kv", "full", "--kv", "auto:memory=300K,max-loss=1"}))));
   const Json rows = run({"plan", "--audit", "--json"}).json()["rows"];
   ASSERT_EQ(rows.size(), 2U);  // two tasks
   EXPECT_EQ(rows[0]["kind"], "single-fact");
