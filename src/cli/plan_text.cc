@@ -95,6 +95,19 @@ std::string loss_text(const LossPrediction& l) {
   return fmt::format("{:.4f}, 95 % between {:.4f} and {:.4f} ({})", l.expected, l.low, l.high, source);
 }
 
+// What its methods do, one sentence each.
+void add_methods(std::string* text, const std::string& spec) {
+  const char* begin = "what it does";
+  for (const std::string& stage : split(spec, '+')) {
+    for (const std::string& name : split(stage.substr(0, stage.find(':')), '/')) {
+      const auto method = std::ranges::find(methods(), name, &MethodInfo::name);
+      if (method == methods().end()) continue;
+      *text += fmt::format("  {:26} {}: {}\n", begin, name, method->summary);
+      begin = "";
+    }
+  }
+}
+
 void add_detail(std::string* text, const Candidate& c, const PlanRequest& request, const ModelShape& shape) {
   constexpr std::size_t kEvidenceLines = 5;
   *text += fmt::format("  expected loss              {}\n", loss_text(c.loss));
@@ -120,13 +133,13 @@ void add_detail(std::string* text, const Candidate& c, const PlanRequest& reques
 std::string row_text(const Candidate& c) {
   const std::string spec = short_spec(c.spec);
   if (c.standing == Standing::kBreaks) return fmt::format("  {:40} {}\n", spec, c.reason);
-  return fmt::format("  {:40} {:>9} {:>7.4f} {:>7.4f} to {:<7.4f} {:>7} {:>8.1f}  {}\n", spec, bytes_text(c.cost.bytes()),
+  return fmt::format("  {:40} {:>9} {:>7.4f} {:>7.4f} to {:<7.4f} {:<13} {:>8.1f}  {}\n", spec, bytes_text(c.cost.bytes()),
                      c.loss.expected, c.loss.low, c.loss.high, source_name(c.loss.source), c.cost.decode_tokens_per_s(),
                      short_reason(c.reason));
 }
 
 std::string table_head() {
-  return fmt::format("  {:40} {:>9} {:>7} {:^18} {:>7} {:>8}  {}\n", "cache", "bytes", "loss", "95 %", "from", "tokens/s",
+  return fmt::format("  {:40} {:>9} {:>7} {:^18} {:<13} {:>8}  {}\n", "cache", "bytes", "loss", "95 %", "loss from", "tokens/s",
                      "why not");
 }
 
@@ -235,10 +248,12 @@ std::string explain_text(const Plan& plan, const Gathered& g, const PlanRequest&
       "losses      nats per token: how much less likely the right answer's tokens are than through 'full', the uncompressed "
       "cache.\n"
       "            0.01 is about one percent of a token's probability; within {:g} this program calls two caches the same.\n"
-      "            {}: this cache, kind of task and length. {}: carried over from others, the less alike the wider\n"
+      "            {}: this cache, kind of task and length. {}: carried over from others; the less alike, the wider\n"
       "            the interval. {}: what papers found, nothing measured.\n"
       "statistics  {}\n"
-      "times       {}\n\n",
+      "times       {}; below, calibrated means at a rate that was measured here, assumed at a typical one\n"
+      "words       a row is what a cache keeps of one token in one head of one layer: a key and a value, 16 bits a number "
+      "(f16) if nothing is done\n\n",
       model, workload_text(request.workload), limits_text(request), kLikelihoodMargin, source_name(LossSource::kMeasured),
       source_name(LossSource::kNeighbour), source_name(LossSource::kPrior), statistics_text(plan.cells, g.folders),
       g.machine_note);
@@ -248,10 +263,11 @@ std::string explain_text(const Plan& plan, const Gathered& g, const PlanRequest&
   } else {
     text += fmt::format("nothing fits; the nearest: {}\n", short_spec(first.spec));
   }
+  add_methods(&text, first.spec);
   if (first.standing != Standing::kBreaks) add_detail(&text, first, request, g.inputs.model.shape);
-  if (!plan.what_ifs.empty()) text += "\nwhat would change the choice, and to what\n";
+  if (!plan.what_ifs.empty()) text += "\nwhat would change the choice, and to which\n";
   for (const WhatIf& w : plan.what_ifs)
-    text += fmt::format("  {:28} {} (expected loss {:.4f})\n", w.change, short_spec(w.spec), w.expected_loss);
+    text += fmt::format("  {:32} {} (expected loss {:.4f})\n", w.change, short_spec(w.spec), w.expected_loss);
 
   std::map<Standing, std::size_t> counts;
   for (const Candidate& c : plan.candidates) ++counts[c.standing];

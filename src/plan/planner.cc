@@ -367,7 +367,7 @@ class Choice {
     const auto next = std::find_if(candidates_.begin() + 1, candidates_.end(),
                                    [](const Candidate& c) { return c.standing == Standing::kRunnerUp; });
     if (next == candidates_.end() || next->loss.expected <= chosen.loss.expected) return;
-    what_ifs->push_back({fmt::format("a loss of it above {:.4f}", next->loss.expected), next->spec, next->loss.expected});
+    what_ifs->push_back({fmt::format("a measured loss of {:.4f} or more", next->loss.expected), next->spec, next->loss.expected});
   }
 
   std::vector<Candidate> candidates_;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "core/counted.h"
@@ -93,19 +94,28 @@ struct QualityModel::Group {
   bool same_model = false;
   bool fidelity = false;  // of plain text, no task
   double prior_mean = 0;  // of the part
+  double shape = 0;       // of its share of rows and its bits
   std::vector<Cell> cells;
 };
 
 struct QualityModel::Relation {
   double scale = 1;
-  double apart = 0;  // relative distance
+  double apart = 0;  // relative distance in what it is: kind, model, method, length, format
+  double carry = 0;  // and in how much: share of rows, bits
   bool exact = false;
   bool same_kind = false;  // and model
+  bool same_model = false;
+  bool fidelity = false;
 
-  // Groups in one bucket are equally far.
+  double distance() const { return std::hypot(apart, carry); }
+  // Groups in one bucket are equally far. Other kinds, other models and plain text mislead for one reason each, at whatever
+  // length and budget they were seen: each of the three counts once.
   int bucket() const {
     constexpr double kStep = 0.2;
-    return exact ? -1 : static_cast<int>(apart / kStep);
+    constexpr int kOtherKinds = 1000;
+    if (exact) return -1;
+    if (same_kind) return static_cast<int>(apart / kStep);
+    return kOtherKinds + (fidelity ? 1 : 0) + (same_model ? 0 : 2);
   }
 };
 
@@ -155,6 +165,7 @@ struct QualityModel::Posterior {
   Belief prior;
   double precision = 0;
   double weighted = 0;
+  double carry = 0;  // by which all that is known was carried, the prior's level included
   int exact_samples = 0;
 
   double prior_weight() const { return 1 / (prior.sd * prior.sd) / precision; }
@@ -165,7 +176,7 @@ struct QualityModel::Posterior {
   LossPrediction loss() const {
     LossPrediction out;
     const double mean = weighted / precision;
-    const double sd = std::sqrt(1 / precision);
+    const double sd = std::hypot(std::sqrt(1 / precision), carry * std::max(std::abs(mean), magnitude));
     // Beating the full cache is luck of the samples or of the task, and no reason to choose a cache: no credit for it.
     out.expected = std::max(mean, 0.0);
     out.low = std::min(mean - 1.96 * sd, out.expected);
@@ -197,6 +208,7 @@ QualityModel::QualityModel(std::span<const EvidenceCell> cells, const std::strin
     const auto [known, is_new_group] = group_of.try_emplace(key, groups_.size());
     if (is_new_group) {
       group.prior_mean = stage_prior(group.part).mean;
+      group.shape = shape_of(group.part);
       groups_.push_back(std::move(group));
     }
     Cell cell = {.task = from.task, .model = from.model_name, .context = from.context, .samples = from.nats.n};
@@ -280,11 +292,22 @@ Belief QualityModel::stage_prior(const Part& part) {
   return sum;
 }
 
-std::optional<QualityModel::Relation> QualityModel::relation(const Group& group, const Part& asked, double expected_here) {
+// How the loss grows with fewer rows and bits, whatever the task and the way rows are chosen.
+double QualityModel::shape_of(Part part) {
+  part.kind = TaskKind::kSingleFact;
+  part.choice = RowChoice::kByScores;
+  part.position = QuestionPosition::kSeen;
+  return stage_prior(part).mean;
+}
+
+std::optional<QualityModel::Relation> QualityModel::relation(const Group& group, const Part& asked, double expected_here,
+                                                             double shape_here) {
   const Part& seen = group.part;
   if (seen.evict != asked.evict || seen.format != asked.format) return std::nullopt;
   double apart2 = 0;  // squares of independent ways to mislead
+  double carry2 = 0;
   const auto differ = [&](double by) { apart2 += by * by; };
+  const auto differ_in_size = [&](double by) { carry2 += by * by; };
   if (!group.same_model) differ(kOtherModel);
   if (group.fidelity)
     differ(asked.evict ? kFidelityOfEviction : kFidelityOfFormat);
@@ -299,29 +322,35 @@ std::optional<QualityModel::Relation> QualityModel::relation(const Group& group,
     if (seen.position != asked.position) differ(seen.question_seen() == asked.question_seen() ? kOtherUnseen : kOtherQuestion);
     if (seen.evict_method != asked.evict_method) differ(kOtherMethod);
     if (seen.evict_stage != asked.evict_stage) {
-      differ(0.1 + kPerShareOctave * octaves(seen.share, asked.share));
+      differ_in_size(0.1 + kPerShareOctave * octaves(seen.share, asked.share));
       same_spec = false;
     }
   }
   if (asked.format && seen.formats != asked.formats) {
-    differ(kOtherFormat +
-           kPerBit * std::max(std::abs(seen.key_bits - asked.key_bits), std::abs(seen.value_bits - asked.value_bits)));
+    differ(kOtherFormat);
+    differ_in_size(kPerBit * std::max(std::abs(seen.key_bits - asked.key_bits), std::abs(seen.value_bits - asked.value_bits)));
     same_spec = false;
   }
   Relation r;
+  r.same_model = group.same_model;
+  r.fidelity = group.fidelity;
   r.same_kind = group.same_model && !group.fidelity && seen.kind == asked.kind;
   r.exact = same_spec && r.same_kind && context <= kBucketOctaves && (!asked.evict || seen.position == asked.position);
   if (!r.exact && group.prior_mean > 0) r.scale = std::clamp(expected_here / group.prior_mean, 1 / kMostScaling, kMostScaling);
-  differ(kPerScaling * std::abs(std::log(r.scale)));
+  const double of_shape = r.exact || group.shape <= 0 || shape_here <= 0 ? 0 : std::log(shape_here / group.shape);
+  differ_in_size(kPerScaling * std::abs(of_shape));
+  differ(kPerScaling * std::abs(std::log(r.scale) - of_shape));
   r.apart = std::sqrt(apart2);
+  r.carry = std::sqrt(carry2);
   return r;
 }
 
 std::vector<QualityModel::Related> QualityModel::related(const Part& asked) const {
   const double expected_here = stage_prior(asked).mean;
+  const double shape_here = shape_of(asked);
   std::vector<Related> all;
   for (const Group& group : groups_) {
-    if (const std::optional<Relation> r = relation(group, asked, expected_here)) all.push_back({&group, *r});
+    if (const std::optional<Relation> r = relation(group, asked, expected_here, shape_here)) all.push_back({&group, *r});
   }
   return all;
 }
@@ -332,10 +361,24 @@ QualityModel::Carried QualityModel::carried(const Cell& cell, const Relation& r,
   return {mean, r.scale * cell.error, mislead + kFloor};
 }
 
+// What was measured moves the level; the way from there to other shares and bits is the same for all that was measured at them,
+// and for the prior's level. So the nearest one's way is no reason to believe one of them less, but makes the result less sure;
+// what lies further away counts less by the rest.
+void QualityModel::set_carry_apart(Posterior* posterior) {
+  double least = std::numeric_limits<double>::infinity();
+  for (const Related& r : posterior->related) least = std::min(least, r.relation.carry);
+  if (posterior->related.empty()) return;
+  posterior->carry = least;
+  for (Related& r : posterior->related) {
+    const double beyond = r.relation.carry * r.relation.carry - least * least;
+    r.relation.apart = std::hypot(r.relation.apart, std::sqrt(std::max(beyond, 0.0)));
+  }
+}
+
 QualityModel::Posterior QualityModel::posterior(const Part& asked, const Belief& prior) const {
   Posterior out;
   out.related = related(asked);
-  const auto distance = [](const Related& r) { return std::pair(!r.relation.same_kind, r.relation.apart); };
+  const auto distance = [](const Related& r) { return std::pair(!r.relation.same_kind, r.relation.distance()); };
   const auto nearest = std::min_element(out.related.begin(), out.related.end(),
                                         [&](const Related& a, const Related& b) { return distance(a) < distance(b); });
   // Where the nearest observation of this kind is a large loss, small losses of far cells, and of the papers, are no firm
@@ -346,6 +389,7 @@ QualityModel::Posterior QualityModel::posterior(const Part& asked, const Belief&
     out.magnitude = std::max(out.magnitude, std::abs(lost));
   }
   out.prior = {prior.mean, std::max(prior.sd, out.magnitude)};
+  set_carry_apart(&out);
   for (const Related& r : out.related) {
     Pool& pool = out.pools[r.relation.bucket()];
     for (const Cell& cell : r.group->cells) {

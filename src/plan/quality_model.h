@@ -72,7 +72,8 @@ class QualityModel {
   static Part eviction_alone(Part both);
   static Part format_alone(Part both);
   static Belief stage_prior(const Part& part);
-  static std::optional<Relation> relation(const Group& group, const Part& asked, double expected_here);
+  static double shape_of(Part part);
+  static std::optional<Relation> relation(const Group& group, const Part& asked, double expected_here, double shape_here);
   static Carried carried(const Cell& cell, const Relation& relation, double magnitude);
   static std::string line_of(const Cell& cell, const Related& related);
   static std::vector<EvidenceLine> lines_of(const Posterior& posterior, std::string prior);
@@ -80,6 +81,7 @@ class QualityModel {
   bool place(const EvidenceCell& cell, const std::optional<SpecFacts>& facts, Group* group);
   std::vector<Related> related(const Part& asked) const;
   Posterior posterior(const Part& part, const Belief& prior) const;
+  static void set_carry_apart(Posterior* posterior);
   LossPrediction predict_stage(const Part& part);
   Belief sum_of_stages(const Part& both);
   LossPrediction predict_part(const Part& part);

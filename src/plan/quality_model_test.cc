@@ -36,6 +36,9 @@ TEST(QualityModel, TheReferenceLosesNothingByDefinition) {
   // A window that holds prompt and answer drops nothing; one that the answer outgrows does.
   EXPECT_EQ(predict({}, "streamingllm:window=1024", TaskKind::kSummary, 300).source, LossSource::kExact);
   EXPECT_EQ(predict({}, "streamingllm", TaskKind::kSummary, 300).source, LossSource::kPrior);
+  // Nor is a cache that may choose every row the reference, when its keys are factors of low rank.
+  EXPECT_EQ(predict({}, "shadowkv:budget=0.9", TaskKind::kSummary, 2048).source, LossSource::kPrior);
+  EXPECT_EQ(predict({}, "shadowkv:budget=0.9", TaskKind::kSummary, 300).source, LossSource::kExact);  // all of it is kept exactly
 }
 
 TEST(QualityModel, WithoutResultsThereIsAPriorThatSaysSo) {
@@ -115,8 +118,18 @@ TEST(QualityModel, ANeighbourPullsTheEstimateFromThePriorTowardsItself) {
   EXPECT_GT(predict(bad, "snapkv:budget=0.25", TaskKind::kSummary, 4096).expected, prior);
 }
 
-// A large loss measured for this kind is not talked down by small losses of other kinds, however well measured.
+// A large loss measured for this kind is not talked down by small losses of other kinds, however well measured, nor by how many
+// there are; and the way from one share of rows to another makes it less sure, not smaller.
 TEST(QualityModel, OtherKindsDoNotOutvoteALargeLossOfThisKind) {
+  std::vector<EvidenceCell> cells = {cell("longbench/multi_news", 4096, "snapkv:budget=0.25", 50, 0.54, 0.36)};
+  const auto far = [&] { return predict(cells, "snapkv:budget=0.9", TaskKind::kSummary, 4096); };
+  const LossPrediction alone = far();
+  EXPECT_GT(alone.expected, 0.02);  // 0.07 of what a quarter loses, by the priors' shape: 0.038
+  EXPECT_GT(width(alone), alone.expected);
+  for (const char* task : {"needle", "docqa", "ruler/vt", "chat", "fewshot"})
+    for (const int context : {512, 1024, 2048, 4096, 8000})
+      cells.push_back(cell(task, context, "snapkv:budget=0.25", 50, 0.002, 0.02));
+  EXPECT_GT(far().expected, 0.6 * alone.expected);
   const LossPrediction l = predict(test::some_evidence(), "snapkv:budget=0.5", TaskKind::kSummary, 4096);
   EXPECT_GT(l.expected, 0.1);
   EXPECT_GT(l.high, 0.2);

@@ -52,6 +52,12 @@ namespace {
 
 double amount(const Amount& a, int tokens) { return a.share ? a.value * tokens : a.value; }
 
+// Rows that can be chosen are kept in fewer bits: choosing all of them is not the reference.
+bool chooses_coarse_rows(const SelectOptions& options, int prompt_tokens) {
+  const bool coarse = options.keys != RowFormat::kF16 || options.values != RowFormat::kF16 || options.low_rank_keys;
+  return coarse && amount(options.sinks, prompt_tokens) + amount(options.local, prompt_tokens) < prompt_tokens;
+}
+
 double selected_rows(const SelectOptions& options, int prompt_tokens) {
   return std::min<double>(prompt_tokens, amount(options.budget, prompt_tokens) + amount(options.sinks, prompt_tokens) +
                                              amount(options.local, prompt_tokens));
@@ -73,8 +79,10 @@ double chosen_rows(const SpecFacts& facts, int prompt_tokens) {
 }
 
 double kept_share(const SpecFacts& facts, int prompt_tokens, int answer_tokens) {
+  constexpr double kNearlyAll = 0.99;
   if (!facts.evicts() || prompt_tokens <= 0) return 1;
-  const double of_prompt = std::clamp(kept_rows(facts, prompt_tokens, 0) / prompt_tokens, 1e-6, 1.0);
+  const bool coarse = facts.selects() && chooses_coarse_rows(*facts.spec.offload, prompt_tokens);
+  const double of_prompt = std::clamp(kept_rows(facts, prompt_tokens, 0) / prompt_tokens, 1e-6, coarse ? kNearlyAll : 1.0);
   if (of_prompt < 1) return of_prompt;
   const auto share_after = [&](int generated) {
     return std::clamp(kept_rows(facts, prompt_tokens, generated) / (static_cast<double>(prompt_tokens) + generated), 1e-6, 1.0);
