@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "bench/diagnose_view.h"
+#include "bench/projected_errors.h"
 #include "core/check.h"
 #include "core/counted.h"
 
@@ -31,15 +32,38 @@ struct Subject {
   SampleGrid exact_oracle, stored_oracle, exact_selected, logit_error, logit_error_max;
   // Head 0 stands for a layer, or the first of a view's heads.
   SampleGrid key_error, value_error, gold_by_one, gold_by_half, reuse;
+  SampleGrid projected_exact_oracle, projected_stored_oracle, projected_exact_selected, projected_error;
   double bytes = 0;
   std::map<std::pair<int, int>, std::vector<std::int32_t>> last = {};  // per layer and view: selected in the step before
 
   void end_text() {
     last.clear();
-    for (SampleGrid* grid : {&recall,       &mass,          &mass_ratio,       &output_error, &gold_recall,     &own_recall,
-                             &oracle_mass,  &own_mass,      &aggregation_loss, &kept_mass,    &selected_mass,   &generated_mass,
-                             &exact_oracle, &stored_oracle, &exact_selected,   &logit_error,  &logit_error_max, &key_error,
-                             &value_error,  &gold_by_one,   &gold_by_half,     &reuse})
+    for (SampleGrid* grid : {&recall,
+                             &mass,
+                             &mass_ratio,
+                             &output_error,
+                             &gold_recall,
+                             &own_recall,
+                             &oracle_mass,
+                             &own_mass,
+                             &aggregation_loss,
+                             &kept_mass,
+                             &selected_mass,
+                             &generated_mass,
+                             &exact_oracle,
+                             &stored_oracle,
+                             &exact_selected,
+                             &logit_error,
+                             &logit_error_max,
+                             &key_error,
+                             &value_error,
+                             &gold_by_one,
+                             &gold_by_half,
+                             &reuse,
+                             &projected_exact_oracle,
+                             &projected_stored_oracle,
+                             &projected_exact_selected,
+                             &projected_error})
       grid->end_text();
   }
 };
@@ -47,28 +71,31 @@ struct Subject {
 // Asks one cache, at one layer of one step, what the dense run was asked, and compares.
 class LayerDiagnosis {
  public:
-  LayerDiagnosis(int layer, int prompt, std::span<const std::int32_t> gold, MatView<const float> queries,
+  LayerDiagnosis(Engine& engine, int layer, int prompt, std::span<const std::int32_t> gold, MatView<const float> queries,
                  std::span<const DenseHead> dense)
-      : layer_(layer), prompt_(prompt), gold_(gold), queries_(queries), dense_(dense) {}
+      : engine_(engine), layer_(layer), prompt_(prompt), gold_(gold), queries_(queries), dense_(dense) {
+    for (const DenseHead& head : dense) exact_outputs_.insert(exact_outputs_.end(), head.outputs.begin(), head.outputs.end());
+  }
 
   Status add_to(SequenceCache& cache, Subject* subject) const {
     const std::span<const HeadView> views = cache.views(layer_);
     std::vector<int> heads_with(gold_.size(), 0);  // per gold position
+    std::vector<OutputGrid> outputs;               // per query head
     for (int v = 0; v < std::ssize(views); ++v) {
       RowSelection selection = cache.selection(layer_, v);
       if (selection.candidates.empty()) return {};
       const int per_view = static_cast<int>(queries_.rows) / static_cast<int>(views.size());
       add_gold(selection, v * per_view, per_view, &heads_with, subject);
-      KV_TRY(add_view(cache, v, per_view, views[uz(v)], selection, subject));
+      KV_TRY(add_view(cache, v, per_view, views[uz(v)], selection, &outputs, subject));
       add_reuse(v, v * per_view, std::move(selection.selected), subject);
     }
     if (!gold_.empty()) add_gold_of_layer(heads_with, subject);
-    return {};
+    return add_projected(outputs, subject);
   }
 
  private:
   Status add_view(SequenceCache& cache, int v, int per_view, const HeadView& view, const RowSelection& selection,
-                  Subject* subject) const {
+                  std::vector<OutputGrid>* outputs, Subject* subject) const {
     const int first_head = v * per_view;
     const int group = static_cast<int>(queries_.rows) / static_cast<int>(dense_.size());
     const int kv_head = first_head / group;
@@ -99,7 +126,9 @@ class LayerDiagnosis {
                            .attended_keys = {attended_keys.data(), uz(view.rows), dim},
                            .attended_values = {attended_values.data(), uz(view.rows), dim}};
     const int near_from = selection.far ? prompt_ : head.rows;
-    add_figures(measure_view(head, selection, best, near_from, rows), first_head, subject);
+    ViewFigures figures = measure_view(head, selection, best, near_from, rows);
+    add_figures(figures, first_head, subject);
+    for (QueryFigures& query : figures.queries) outputs->push_back(std::move(query.outputs));
     if (subject->selected_rows == 0) {
       subject->selected_rows = static_cast<int>(selection.selected.size());
       subject->kept_rows = static_cast<int>(selection.kept.size());
@@ -132,6 +161,15 @@ class LayerDiagnosis {
     }
   }
 
+  Status add_projected(std::span<const OutputGrid> outputs, Subject* s) const {
+    KV_ASSIGN(const ProjectedErrors errors, projected_errors(engine_, layer_, exact_outputs_, outputs));
+    s->projected_exact_oracle.add(layer_, 0, errors.exact_oracle);
+    s->projected_stored_oracle.add(layer_, 0, errors.stored_oracle);
+    s->projected_exact_selected.add(layer_, 0, errors.exact_selected);
+    s->projected_error.add(layer_, 0, errors.stored_selected);
+    return {};
+  }
+
   // Which gold positions a view attends to.
   void add_gold(const RowSelection& selection, int first_head, int per_view, std::vector<int>* heads_with, Subject* s) const {
     if (gold_.empty()) return;
@@ -160,11 +198,13 @@ class LayerDiagnosis {
     s->last[{layer_, view}] = std::move(selected);
   }
 
+  Engine& engine_;
   int layer_;
   int prompt_;
   std::span<const std::int32_t> gold_;
   MatView<const float> queries_;
   std::span<const DenseHead> dense_;
+  std::vector<std::vector<double>> exact_outputs_;  // [heads][head_dim]
 };
 
 std::vector<DenseHead> dense_heads(const SequenceCache& cache, int layer, MatView<const float> queries) {
@@ -195,6 +235,12 @@ GridFigure figure_of(const SampleGrid& samples, int layers, int heads) {
   return figure;
 }
 
+LayerFigure layer_figure_of(const SampleGrid& samples, int layers) {
+  LayerFigure figure{.all = samples.all(), .by_layer = {}};
+  for (int l = 0; l < layers; ++l) figure.by_layer.push_back(samples.of_layer(l));
+  return figure;
+}
+
 DiagnosisRow summarized(const Subject& s, const DiagnosisReport& report) {
   const auto figure = [&](const SampleGrid& samples) { return figure_of(samples, report.layers, report.heads); };
   DiagnosisRow row;
@@ -220,6 +266,10 @@ DiagnosisRow summarized(const Subject& s, const DiagnosisReport& report) {
   row.exact_oracle = s.exact_oracle.all();
   row.stored_oracle = s.stored_oracle.all();
   row.exact_selected = s.exact_selected.all();
+  row.projected_exact_oracle = layer_figure_of(s.projected_exact_oracle, report.layers);
+  row.projected_stored_oracle = layer_figure_of(s.projected_stored_oracle, report.layers);
+  row.projected_exact_selected = layer_figure_of(s.projected_exact_selected, report.layers);
+  row.projected_error = layer_figure_of(s.projected_error, report.layers);
   row.key_error = s.key_error.all();
   row.key_error_p99 = s.key_error.quantile(0.99);
   row.key_error_max = s.key_error.quantile(1);
@@ -257,7 +307,7 @@ Status decode_step(Engine& engine, Token token, int prompt, std::span<const std:
   Sequence& dense = sequences[0];
   KV_TRY(engine.decode_observed(dense, token, [&](const LayerQuestion& question) -> Status {
     const std::vector<DenseHead> heads = dense_heads(dense.cache, question.layer, question.q);
-    const LayerDiagnosis diagnosis(question.layer, prompt, gold, question.q, heads);
+    const LayerDiagnosis diagnosis(engine, question.layer, prompt, gold, question.q, heads);
     for (std::size_t c = 0; c < subjects.size(); ++c) {
       SequenceCache& cache = sequences[c + 1].cache;
       KV_TRY(cache.append_row(question.layer, question.k, question.v));

@@ -2,8 +2,7 @@
 // loss from representation loss (offloading.md 10 and 5.7).
 //
 // Teacher forcing on the dense run: `full` decodes the text, and every cache under test is asked with the dense run's queries
-// and fed its new rows, so that all see the same. The error behind the output projection (10, item 5) is not measured: the
-// model's matrices are no one else's business.
+// and fed its new rows, so that all see the same.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +29,12 @@ struct GridFigure {
   std::vector<double> map;
 };
 
+// A figure of whole layers: one sample per layer and step.
+struct LayerFigure {
+  Spread all;
+  std::vector<Spread> by_layer;  // zeros where nothing is selected
+};
+
 struct DiagnosisRow {
   std::string spec;
   std::string sweep_of;     // the spec as it was asked for, if this is it at another budget
@@ -51,7 +56,9 @@ struct DiagnosisRow {
   Spread exact_oracle;
   Spread stored_oracle;   // representation loss
   Spread exact_selected;  // selection loss
-  Spread key_error;       // of rows in the exact top set: ||k - stored k|| / ||k||
+  // The same behind the layer's output matrix, all heads together: ||Wo (o~ - o)|| / ||Wo o||.
+  LayerFigure projected_exact_oracle, projected_stored_oracle, projected_exact_selected, projected_error;
+  Spread key_error;  // of rows in the exact top set: ||k - stored k|| / ||k||
   double key_error_p99 = 0, key_error_max = 0;
   Spread value_error;
   double value_error_p99 = 0, value_error_max = 0;

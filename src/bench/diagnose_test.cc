@@ -140,6 +140,39 @@ TEST(Diagnose, ExactIndexAndExactRowsLoseNothingButTheMass) {
   EXPECT_NE(diagnosis_table(report).find("select:"), std::string::npos);
 }
 
+// Section 10, item 5, behind the output matrix: an exact cache loses what the budget loses, a coarse index or coarse rows more,
+// and a cache that reads every candidate nothing.
+TEST(Diagnose, ErrorsBehindTheOutputMatrix) {
+  const DiagnosisReport report =
+      diagnosed({compared_text()}, {"select:index=f32", "select:index=higgs1,dense=1",
+                                    "select:index=f32,keys=higgs2,values=higgs2", "select:index=f32,budget=147,local=64"});
+  ASSERT_EQ(report.rows.size(), 4U);
+  for (const DiagnosisRow& row : report.rows) {
+    ASSERT_EQ(row.projected_error.by_layer.size(), static_cast<std::size_t>(kLayers));
+    double sum = 0;
+    for (const int layer : row.layers) sum += row.projected_error.by_layer[static_cast<std::size_t>(layer)].mean;
+    EXPECT_NEAR(row.projected_error.all.mean, sum / static_cast<double>(row.layers.size()), 1e-6) << row.spec;
+    EXPECT_LE(row.projected_error.all.p5, row.projected_error.all.p95) << row.spec;
+    EXPECT_EQ(row.projected_error.all.by_text.texts, 1) << row.spec;
+  }
+  const DiagnosisRow& exact = report.rows[0];
+  EXPECT_GT(exact.projected_error.all.mean, 0);
+  EXPECT_NEAR(exact.projected_error.all.mean, exact.projected_exact_oracle.all.mean, 0.02);
+  EXPECT_NEAR(exact.projected_error.all.mean, exact.projected_exact_selected.all.mean, 1e-4);
+  const DiagnosisRow& coarse = report.rows[1];
+  EXPECT_EQ(coarse.projected_error.by_layer[0].mean, 0);  // keeps everything
+  EXPECT_GT(coarse.projected_exact_selected.by_layer[2].mean, coarse.projected_exact_oracle.by_layer[2].mean);
+  const DiagnosisRow& rough = report.rows[2];
+  EXPECT_GT(rough.projected_stored_oracle.all.mean, 1.1 * rough.projected_exact_oracle.all.mean);
+  const DiagnosisRow& nearly_all = report.rows[3];  // all candidates but one
+  EXPECT_LT(nearly_all.projected_error.all.mean, 0.3 * exact.projected_error.all.mean);
+  const nlohmann::json json = diagnosis_json(report);
+  EXPECT_EQ(json["rows"][1]["projected_error"]["stored_selected"]["by_layer"].size(), 2U);
+  EXPECT_NEAR(json["rows"][0]["projected_error"]["exact_oracle"]["mean"].get<double>(), exact.projected_exact_oracle.all.mean,
+              1e-12);
+  EXPECT_NE(diagnosis_table(report).find("behind its output matrix"), std::string::npos);
+}
+
 // The map's mean is the mean; layers that keep everything have no place in it.
 TEST(Diagnose, MapsAreByLayerAndQueryHead) {
   const DiagnosisReport report =

@@ -1,6 +1,7 @@
 // The diagnosis for machines and for people.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -18,14 +19,25 @@ nlohmann::json spread_json(const Spread& s) {
 }
 
 // Only of layers that select: the others would be zeros.
+nlohmann::json by_layer_json(const std::vector<Spread>& by_layer, const std::vector<int>& layers) {
+  nlohmann::json out = nlohmann::json::array();
+  for (const int layer : layers) {
+    nlohmann::json one = spread_json(by_layer[static_cast<std::size_t>(layer)]);
+    one["layer"] = layer;
+    out.push_back(std::move(one));
+  }
+  return out;
+}
+
+nlohmann::json layer_figure_json(const LayerFigure& figure, const std::vector<int>& layers) {
+  nlohmann::json out = spread_json(figure.all);
+  out["by_layer"] = by_layer_json(figure.by_layer, layers);
+  return out;
+}
+
 nlohmann::json figure_json(const GridFigure& figure, const DiagnosisReport& report, const std::vector<int>& layers) {
   nlohmann::json out = spread_json(figure.all);
-  out["by_layer"] = nlohmann::json::array();
-  for (const int layer : layers) {
-    nlohmann::json one = spread_json(figure.by_layer[static_cast<std::size_t>(layer)]);
-    one["layer"] = layer;
-    out["by_layer"].push_back(std::move(one));
-  }
+  out["by_layer"] = by_layer_json(figure.by_layer, layers);
   out["by_head"] = nlohmann::json::array();
   for (const Spread& head : figure.by_head) out["by_head"].push_back(spread_json(head));
   out["map"] = nlohmann::json::array();  // [layers][heads]
@@ -59,6 +71,11 @@ nlohmann::json row_json(const DiagnosisRow& r, const DiagnosisReport& report) {
                           {"stored_oracle", spread_json(r.stored_oracle)},
                           {"exact_selected", spread_json(r.exact_selected)},
                           {"stored_selected", figure(r.output_error)}}},
+                        {"projected_error",
+                         {{"exact_oracle", layer_figure_json(r.projected_exact_oracle, r.layers)},
+                          {"stored_oracle", layer_figure_json(r.projected_stored_oracle, r.layers)},
+                          {"exact_selected", layer_figure_json(r.projected_exact_selected, r.layers)},
+                          {"stored_selected", layer_figure_json(r.projected_error, r.layers)}}},
                         {"key_error", spread_json(r.key_error)},
                         {"key_error_p99", r.key_error_p99},
                         {"key_error_max", r.key_error_max},
@@ -129,18 +146,37 @@ std::string worst_text(const std::string& name, const DiagnosisRow& r, const Dia
       r.output_error.all.p95, least, layer, head);
 }
 
+// Errors behind the output matrices, with their spread, and where the largest is.
+std::string projected_text(const DiagnosisReport& report, const std::vector<std::string>& names) {
+  std::string out = fmt::format(
+      "\nerror of a layer's attention output behind its output matrix, mean (5th to 95th percentile over steps and layers)\n\n"
+      "{:<16} {:>24} {:>24} {:>24} {:>24}  largest\n",
+      "cache", "ex/top", "stored/top", "ex/own", "stored/own");
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const DiagnosisRow& r = report.rows[i];
+    out += fmt::format("{:<16.16}", names[i]);
+    for (const LayerFigure* f :
+         {&r.projected_exact_oracle, &r.projected_stored_oracle, &r.projected_exact_selected, &r.projected_error})
+      out += fmt::format(" {:>8.4f} ({:.4f}-{:.4f})", f->all.mean, f->all.p5, f->all.p95);
+    const auto worst = std::max_element(r.projected_error.by_layer.begin(), r.projected_error.by_layer.end(),
+                                        [](const Spread& a, const Spread& b) { return a.mean < b.mean; });
+    out += fmt::format("  {:.4f} in layer {}\n", worst->mean, worst - r.projected_error.by_layer.begin());
+  }
+  return out;
+}
+
 // The figures that decide, each with its interval over texts.
 std::string intervals_text(const DiagnosisReport& report, const std::vector<std::string>& names) {
   const bool gold = report.gold_tokens > 0;
   std::string out =
       fmt::format("\nmean of {}, and half the width of its 95 % interval\n\n{:<16}", counted(report.texts, "text"), "cache");
-  for (const char* figure : {"recall", "mass", "mass ratio", "ex/top", "stored/top", "ex/own", "stored/own"})
+  for (const char* figure : {"recall", "mass", "mass ratio", "ex/top", "stored/top", "ex/own", "stored/own", "behind Wo"})
     out += fmt::format(" {:>15}", figure);
   out += gold ? fmt::format(" {:>15}\n", "gold") : "\n";
   for (std::size_t i = 0; i < names.size(); ++i) {
     const DiagnosisRow& r = report.rows[i];
-    std::vector<const Spread*> figures = {&r.recall.all,    &r.mass.all,       &r.mass_ratio.all,  &r.exact_oracle,
-                                          &r.stored_oracle, &r.exact_selected, &r.output_error.all};
+    std::vector<const Spread*> figures = {&r.recall.all,    &r.mass.all,       &r.mass_ratio.all,   &r.exact_oracle,
+                                          &r.stored_oracle, &r.exact_selected, &r.output_error.all, &r.projected_error.all};
     if (gold) figures.push_back(&r.gold_recall.all);
     out += fmt::format("{:<16.16}", names[i]);
     for (const Spread* f : figures) out += fmt::format("  {:>6.3f} ±{:>6.3f}", f->by_text.mean, f->by_text.half_width);
@@ -182,6 +218,7 @@ std::string diagnosis_table(const DiagnosisReport& report) {
   out += "\n5th to 95th percentile over steps, layers and heads (by layer and head with --json)\n\n";
   for (std::size_t i = 0; i < names.size(); ++i)
     if (report.rows[i].sweep_of.empty()) out += worst_text(names[i], report.rows[i], report);
+  out += projected_text(report, names);
   if (report.texts > 1) out += intervals_text(report, names);
   return out;
 }

@@ -141,11 +141,12 @@ class QueryMeasure {
     for (std::size_t r = 0; r < rows.attended_keys.rows; ++r)
       attended.add(scale * dot(q, rows.attended_keys.row(r), dim_), rows.attended_values.row(r));
     const std::vector<double>& exact = head_.outputs[query_];
-    figures->exact_oracle = relative_distance(exact_oracle.output(), exact);
-    figures->stored_oracle = relative_distance(stored_oracle.output(), exact);
-    figures->exact_selected = relative_distance(exact_selected.output(), exact);
-    figures->stored_selected = relative_distance(attended.output(), exact);
-    figures->exact_distance = distance(exact_selected.output(), exact);
+    figures->outputs = {exact_oracle.output(), stored_oracle.output(), exact_selected.output(), attended.output()};
+    figures->exact_oracle = relative_distance(figures->outputs.exact_oracle, exact);
+    figures->stored_oracle = relative_distance(figures->outputs.stored_oracle, exact);
+    figures->exact_selected = relative_distance(figures->outputs.exact_selected, exact);
+    figures->stored_selected = relative_distance(figures->outputs.stored_selected, exact);
+    figures->exact_distance = distance(figures->outputs.exact_selected, exact);
     figures->exact_bound = 2 * (1 - figures->mass()) * head_.longest_value;
   }
 

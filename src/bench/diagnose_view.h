@@ -37,6 +37,11 @@ std::vector<std::int32_t> exact_top_of(const DenseHead& head, std::size_t query,
 // |found and wanted| / |wanted|, 1 if nothing is wanted; both ascending.
 double share_found(std::span<const std::int32_t> found, std::span<const std::int32_t> wanted);
 
+// A query's outputs by the attribution grid (5.7): {exact | stored} rows x {exact top set | own selection}. [dim] each.
+struct OutputGrid {
+  std::vector<double> exact_oracle, stored_oracle, exact_selected, stored_selected;
+};
+
 struct QueryFigures {
   double own_recall = 0;  // of this query's own exact top set
   // Exact attention mass on what is attended, by where it lies, and with the exact top sets in place of the selection.
@@ -44,7 +49,8 @@ struct QueryFigures {
   double oracle_mass = 0;  // top set shared by the group
   double own_mass = 0;     // this query's own
   double mass() const { return kept_mass + selected_mass + generated_mass; }
-  // Relative error of the output: {exact | stored} rows x {exact top set | own selection} (5.7).
+  OutputGrid outputs = {};
+  // Their relative errors.
   double exact_oracle = 0, stored_oracle = 0, exact_selected = 0, stored_selected = 0;
   double logit_error = 0;  // mean of |q (stored k - k)| / sqrt(d) over the exact top set
   double logit_error_max = 0;

@@ -181,6 +181,10 @@ Status Engine::decode_observed(Sequence& sequence, Token token, const LayerObser
   return impl_->step->run({&item, 1});
 }
 
+Status Engine::project_attention(int layer, MatView<const float> attention, MatView<float> out) {
+  return impl_->transformer->project_attention(layer, attention, out);
+}
+
 Result<std::vector<double>> Engine::log_likelihoods(const Sequence& sequence, std::span<const Token> continuation) {
   KV_TRY(impl_->check_tokens(continuation));
   if (continuation.empty()) return std::vector<double>();

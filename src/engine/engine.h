@@ -138,6 +138,10 @@ class Engine {
   // The same for one sequence, with a look at every layer before its attention: the observer's failure ends the step.
   Status decode_observed(Sequence& sequence, Token token, const LayerObserver& observer);
 
+  // What a layer's output matrix makes of attention outputs, its bias left out: attention [rows, heads * head_dim], after
+  // every head's own, to out [rows, hidden]. For diagnostics; may be called by an observer.
+  Status project_attention(int layer, MatView<const float> attention, MatView<float> out);
+
   // Decodes all sequences as one batch, each until its own end. on_text gets pieces of valid UTF-8 as they are certain.
   // A sequence whose cache fails (a disk that refuses, for instance) ends with kFailed if others go on, and ends the call if it
   // was the only one. kUsage: options that make no sense; kExhausted: no room for a single token, or over the byte cap. An

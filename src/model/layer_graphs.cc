@@ -64,6 +64,13 @@ Result<MatView<const float>> LayerGraphs::post_attention(const LayerTensors& lay
   return view(Slot::kX, x.rows);
 }
 
+Result<MatView<const float>> LayerGraphs::project_attention(const LayerTensors& layer, MatView<const float> attention) {
+  KV_TRY(reserve_border(attention.rows, 0));
+  fill(Slot::kAttention, attention);
+  KV_TRY(run(Kind::kProjection, Rope::kCommon, attention.rows, layer));
+  return view(Slot::kX, attention.rows);
+}
+
 Result<MatView<const float>> LayerGraphs::logits(MatView<const float> x) {
   KV_TRY(reserve_border(x.rows, x.rows));
   fill(Slot::kX, x);
@@ -171,6 +178,7 @@ void LayerGraphs::build(Graph& graph, const LayerTensors& layer) const {
     case Kind::kPre:
     case Kind::kPreKeepingKeys: return build_pre(graph, layer);
     case Kind::kPost: return build_post(graph, layer);
+    case Kind::kProjection: return build_projection(graph, layer);
     case Kind::kLogits: return build_logits(graph);
   }
 }
@@ -204,6 +212,12 @@ void LayerGraphs::build_post(Graph& graph, const LayerTensors& layer) const {
   ggml_tensor* ffn = feed_forward(graph, layer, norm(graph, x, leaf(graph, layer, Part::kFfnNorm)));
   ggml_tensor* result = ggml_add(c, optional_norm(graph, layer, Part::kFfnPostNorm, ffn), x);
   place(result, Slot::kX);  // over the input, which the first addition was the last to read
+  ggml_build_forward_expand(graph.nodes, result);
+}
+
+void LayerGraphs::build_projection(Graph& graph, const LayerTensors& layer) const {
+  ggml_tensor* result = ggml_mul_mat(graph.context.get(), leaf(graph, layer, Part::kOutput), input(graph, Slot::kAttention));
+  place(result, Slot::kX);
   ggml_build_forward_expand(graph.nodes, result);
 }
 

@@ -45,13 +45,15 @@ class LayerGraphs {
                                   std::span<const std::int32_t> positions, KeyBeforeRope keys);
   // x + Wo attention, then + ffn(norm(that)): [rows, hidden].
   Result<MatView<const float>> post_attention(const LayerTensors& layer, MatView<const float> attention, MatView<const float> x);
+  // Wo attention, without bias: [rows, hidden].
+  Result<MatView<const float>> project_attention(const LayerTensors& layer, MatView<const float> attention);
   // [rows, vocab].
   Result<MatView<const float>> logits(MatView<const float> x);
 
   std::size_t scratch_bytes() const;
 
  private:
-  enum class Kind : std::uint8_t { kPre, kPreKeepingKeys, kPost, kLogits };
+  enum class Kind : std::uint8_t { kPre, kPreKeepingKeys, kPost, kProjection, kLogits };
   // Which of the model's RoPE settings a layer turns by.
   enum class Rope : std::uint8_t { kCommon, kWindow };
   enum class Slot : std::uint8_t { kX, kQuery, kKey, kValue, kKeyPre, kAttention, kPositions, kLogits };
@@ -77,6 +79,7 @@ class LayerGraphs {
   void build(Graph& graph, const LayerTensors& layer) const;
   void build_pre(Graph& graph, const LayerTensors& layer) const;
   void build_post(Graph& graph, const LayerTensors& layer) const;
+  void build_projection(Graph& graph, const LayerTensors& layer) const;
   void build_logits(Graph& graph) const;
   ggml_tensor* feed_forward(Graph& graph, const LayerTensors& layer, ggml_tensor* x) const;
   ggml_tensor* experts(Graph& graph, const LayerTensors& layer, ggml_tensor* x) const;

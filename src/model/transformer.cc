@@ -104,6 +104,17 @@ class GgmlTransformer : public Transformer {
     });
   }
 
+  Status project_attention(int layer, MatView<const float> attention, MatView<float> out) override {
+    check_call(layer, Linear::kStored, out.cols);
+    KV_CHECK(out.rows == attention.rows);
+    return in_pieces(out.rows, kMaxGraphRows, [&](std::size_t begin, std::size_t end) -> Status {
+      KV_ASSIGN(const auto result,
+                graphs_.project_attention(weights_->layer(layer, Linear::kStored), attention.row_range(begin, end)));
+      copy_rows(result, out.row_range(begin, end));
+      return {};
+    });
+  }
+
   Status logits(MatView<const float> x, MatView<float> logits) override {
     KV_CHECK(x.rows == logits.rows && logits.cols == static_cast<std::size_t>(config_.shape.vocab));
     return in_pieces(x.rows, kMaxLogitRows, [&](std::size_t begin, std::size_t end) -> Status {

@@ -58,6 +58,9 @@ class Transformer {
                                const LayerInputs& out) = 0;
   // x <- x + Wo attention, then x <- x + ffn(norm(x)). attention: [tokens, heads * head_dim].
   virtual Status post_attention(int layer, Linear linear, MatView<const float> attention, MatView<float> x) = 0;
+  // out <- Wo attention, as stored and without a bias: a difference of two attentions comes through as their difference.
+  // attention: [rows, heads * head_dim], out: [rows, hidden].
+  virtual Status project_attention(int layer, MatView<const float> attention, MatView<float> out) = 0;
   // logits: [tokens, vocab].
   virtual Status logits(MatView<const float> x, MatView<float> logits) = 0;
 };

@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "core/rng.h"
+#include "model/gguf_file.h"
 #include "model/peer_llama.h"
 #include "model/test_models.h"
 #include "model/weights_conversion.h"
@@ -436,6 +437,49 @@ TEST(Transformer, RefusesTooLittleMemory) {
   EXPECT_EQ(model.status().code(), Code::kExhausted);
   EXPECT_NE(model.status().message().find("only 1.00 MiB is free"), std::string::npos) << model.status().message();
   EXPECT_TRUE(Transformer::load(path, {.memory_bytes = std::uint64_t{1} << 30}).ok());
+}
+
+// The reference is the matrix of the file, row by row in double.
+TEST(Transformer, ProjectsAttentionByTheOutputMatrix) {
+  for (const char* architecture : {"llama", "qwen2", "gemma3"}) {
+    const std::string path =
+        tiny_model_file({.architecture = architecture, .hidden = 96, .heads = 6, .kv_heads = 2, .head_dim = 20});
+    const auto model = load(path);
+    ASSERT_NE(model, nullptr);
+    const auto file = GgufFile::open(path).value();
+    const ggml_tensor* tensor = file->tensor("blk.1.attn_output.weight");
+    ASSERT_NE(tensor, nullptr);
+    const auto* const matrix = reinterpret_cast<const float*>(file->data() + file->tensor_offset(*tensor));
+    for (const std::size_t rows : {1U, 5U, 700U}) {  // 700: more than a graph takes
+      Rows attention(rows, 120);
+      Rng rng(4);
+      for (float& v : attention.values) v = static_cast<float>(rng.normal());
+      Rows out(rows, 96);
+      expect_ok(model->project_attention(1, attention.view(), out.view()));
+      for (std::size_t r = 0; r < rows; ++r) {
+        for (std::size_t o = 0; o < 96; ++o) {
+          double sum = 0;
+          for (std::size_t i = 0; i < 120; ++i) sum += static_cast<double>(matrix[o * 120 + i]) * attention.view().row(r)[i];
+          ASSERT_NEAR(out.view().row(r)[o], sum, 1e-4) << architecture << " row " << r << " channel " << o;
+        }
+      }
+    }
+  }
+}
+
+// Few-bit matrices round what they multiply, by an eighth-bit row of it at most.
+TEST(Transformer, ProjectsAttentionByAQuantizedMatrix) {
+  const auto model = load(tiny_model_file({.weights = TinyWeights::kQ4_1}));
+  ASSERT_NE(model, nullptr);
+  Rows attention(2, 64);
+  Rng rng(4);
+  for (std::size_t i = 0; i < 64; ++i) {
+    attention.values[i] = static_cast<float>(rng.normal());
+    attention.values[64 + i] = 4 * attention.values[i];
+  }
+  Rows out(2, 64);
+  expect_ok(model->project_attention(0, attention.view(), out.view()));
+  for (std::size_t i = 0; i < 64; ++i) EXPECT_FLOAT_EQ(out.values[64 + i], 4 * out.values[i]);  // no bias, no norm
 }
 
 TEST(Transformer, LogitsOfManyRowsEqualThoseOfFew) {
