@@ -318,10 +318,14 @@ void write_lines(Html& out, const Chart& chart) {
   }
   const double overflow = free - kLine - (kHeight - kBottom);
   for (double& y : label_y) y -= std::max(0.0, overflow);
+  // Marks over one name, and intervals at one place, would hide each other: they stand side by side.
+  const bool side_by_side = !chart.x_names.empty() || std::ranges::any_of(chart.series, [](const ChartSeries& s) {
+    return std::ranges::any_of(s.points, [](const ChartPoint& p) { return p.low && p.high; });
+  });
   for (std::size_t i = 0; i < chart.series.size(); ++i) {
     const ChartSeries& s = chart.series[i];
-    // Side by side, or intervals at one place would hide each other.
-    const double shift = 3.0 * (static_cast<double>(i) - 0.5 * static_cast<double>(chart.series.size() - 1));
+    const double shift =
+        !side_by_side ? 0.0 : 3.0 * (static_cast<double>(i) - 0.5 * static_cast<double>(chart.series.size() - 1));
     out.open("g", {{"class", "series " + style_class(s)}, {"data-spec", s.spec}});
     std::string path;
     for (const ChartPoint& p : s.points) path += fmt::format("{:.1f},{:.1f} ", plot.x(p.x) + shift, plot.y(p.y));

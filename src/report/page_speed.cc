@@ -67,8 +67,7 @@ void write_rates(Html& out, const std::vector<SpeedCurve>& curves, const std::ma
 
 void write_curves(Html& out, const std::vector<SpeedCurve>& curves, const std::map<std::string, std::string>& names,
                   const PhaseWish& wish) {
-  const std::vector<int> depths = depths_of(curves);
-  if (depths.size() < 2) return;
+  if (depths_of(curves).size() < 2) return;
   Chart chart;
   chart.id = wish.id;
   chart.title = wish.title;
@@ -76,12 +75,11 @@ void write_curves(Html& out, const std::vector<SpeedCurve>& curves, const std::m
   chart.x_label = "tokens in the cache";
   chart.y_label = "tokens per second";
   chart.y_decimals = 1;
-  for (const int depth : depths) chart.x_names.push_back(grouped(depth));
+  chart.x_decimals = 0;
   for (const SpeedCurve& curve : curves) {
     ChartSeries series{curve.spec, label_of(curve, names), static_cast<int>(chart.series.size()), reference(curve), {}};
-    for (std::size_t i = 0; i < depths.size(); ++i)
-      if (const SpeedPoint* point = point_at(curve, depths[i]))
-        series.points.push_back({static_cast<double>(i), point->tokens_per_s, {}, {}});
+    for (const SpeedPoint& point : curve.points)
+      series.points.push_back({static_cast<double>(point.depth), point.tokens_per_s, {}, {}});
     chart.series.push_back(std::move(series));
   }
   out.open("div", {{"class", "charts"}});
@@ -105,7 +103,7 @@ void write_one(Html& out, const SpeedCurves& speed, std::size_t number) {
   write_phase(out, speed.decode, names,
               {.id = fmt::format("speed-decode-{}", number),
                .title = "Tokens per second while answering, by tokens in the cache",
-               .caption = "Each cache alone on the machine, taking turns. Steps on the axis are the depths measured."});
+               .caption = "Each cache alone on the machine, taking turns."});
   write_phase(out, speed.prefill, names,
               {.id = fmt::format("speed-prefill-{}", number),
                .title = "Prompt tokens per second, by length of the prompt",
