@@ -84,17 +84,23 @@ CostModel::CostModel(const ModelCost& model, const Calibration* calibration, int
     else
       ++same->count;
   }
+  if (calibration == nullptr) return;
+  for (const Rate& r : calibration->rates)
+    if (r.value > 0) rates_[{r.what, r.subject}].push_back(&r);
+}
+
+std::span<const Rate* const> CostModel::rates_of(std::string_view what, std::string_view subject) const {
+  const auto found = rates_.find({what, subject});
+  return found == rates_.end() ? std::span<const Rate* const>() : found->second;
 }
 
 const Rate* CostModel::find(std::string_view what, std::string_view subject, int head_dim, int group) const {
-  if (calibration_ == nullptr) return nullptr;
   const Rate* best = nullptr;
   double best_distance = 0;
-  for (const Rate& r : calibration_->rates) {
-    if (r.what != what || r.subject != subject || r.value <= 0) continue;
-    const double distance = std::abs(r.head_dim - head_dim) + std::abs(r.group - group);
+  for (const Rate* r : rates_of(what, subject)) {
+    const double distance = std::abs(r->head_dim - head_dim) + std::abs(r->group - group);
     if (best == nullptr || distance < best_distance) {
-      best = &r;
+      best = r;
       best_distance = distance;
     }
   }
@@ -116,9 +122,8 @@ bool CostModel::attend_points(const std::string& formats, const LayerShape& laye
   const Rate* nearest = find(rate::kAttend, formats, layer.head_dim, layer.group());
   if (nearest == nullptr) return false;
   std::map<int, std::map<double, double>> by_group;
-  for (const Rate& r : calibration_->rates) {
-    if (r.what == rate::kAttend && r.subject == formats && r.head_dim == nearest->head_dim && r.depth > 0)
-      by_group[r.group][r.depth] = r.value;
+  for (const Rate* r : rates_of(rate::kAttend, formats)) {
+    if (r->head_dim == nearest->head_dim && r->depth > 0) by_group[r->group][r->depth] = r->value;
   }
   std::map<double, double> at_rows;
   for (const auto& [group, points] : by_group) at_rows[group] = line_at(points, rows);

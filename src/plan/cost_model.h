@@ -4,8 +4,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/bytes.h"
@@ -77,6 +81,9 @@ class CostModel {
     CostTerm term;
     double error = 0;
   };
+  // Every candidate asks for several rates, and a calibration has hundreds.
+  using RateKey = std::pair<std::string_view, std::string_view>;  // what, subject
+  std::span<const Rate* const> rates_of(std::string_view what, std::string_view subject) const;
   const Rate* find(std::string_view what, std::string_view subject, int head_dim, int group) const;
   Figure rate_of(std::string_view what, std::string_view subject, double assumed) const;
   Figure attend_seconds(const std::string& formats, const SpecFacts& facts, const LayerShape& layer, double rows) const;
@@ -94,6 +101,7 @@ class CostModel {
   const Calibration* calibration_;
   double threads_;
   std::vector<EqualLayers> layers_;  // most models have one or two kinds
+  std::map<RateKey, std::vector<const Rate*>> rates_;
 };
 
 double sum(const std::vector<CostTerm>& terms);

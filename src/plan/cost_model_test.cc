@@ -152,6 +152,31 @@ TEST(CostModel, RowsOnADiskTakeItsReadsOrItsBytes) {
   EXPECT_GT(fetch(nullptr).value, 0);
 }
 
+TEST(CostModel, ASelectingCacheIsChargedForRowsThatCouldBeChosenAndForThoseThatAre) {
+  const ModelCost model = smol_model();
+  Calibration c = a_calibration();
+  for (const auto& [what, value] : {std::pair("score", 1e-9), std::pair("chosen", 20e-9), std::pair("seal", 300e-9)})
+    c.rates.push_back({.what = what, .subject = "select", .head_dim = 64, .group = 3, .value = value});
+  const CostModel costs(model, &c, 2);
+  const auto term = [](const std::vector<CostTerm>& terms, const std::string& name) {
+    const auto found = std::ranges::find(terms, name, &CostTerm::name);
+    return found == terms.end() ? -1.0 : found->value;
+  };
+  Workload w;
+  w.prompt_tokens = 2000;
+  const CostPrediction p = costs.predict(facts_of("select:budget=0.25"), w).value();
+  constexpr double kHeads = 90;
+  EXPECT_NEAR(term(p.step, "select"), 1e-9 * 2000 * kHeads, 1e-12);
+  EXPECT_NEAR(term(p.step, "chosen rows"), 20e-9 * 500 * kHeads, 1e-12);
+  EXPECT_EQ(term(p.step, "fetch"), -1);
+  EXPECT_NEAR(term(p.ttft, "build the index"), 300e-9 * 2000 * kHeads, 1e-12);
+  EXPECT_EQ(term(p.ttft, "write the cache"), -1);
+  // What was not calibrated is assumed, and says so.
+  const CostPrediction other = costs.predict(facts_of("quest:budget=0.25"), w).value();
+  EXPECT_GT(term(other.step, "fetch"), -1);
+  EXPECT_GT(other.time_error, p.time_error);
+}
+
 TEST(CostModel, WithoutDiskRatesTheErrorIsStated) {
   const ModelCost model = smol_model();
   const Calibration calibration = a_calibration();

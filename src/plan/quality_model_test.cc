@@ -36,9 +36,11 @@ TEST(QualityModel, TheReferenceLosesNothingByDefinition) {
   // A window that holds prompt and answer drops nothing; one that the answer outgrows does.
   EXPECT_EQ(predict({}, "streamingllm:window=1024", TaskKind::kSummary, 300).source, LossSource::kExact);
   EXPECT_EQ(predict({}, "streamingllm", TaskKind::kSummary, 300).source, LossSource::kPrior);
-  // Nor is a cache that may choose every row the reference, when its keys are factors of low rank.
-  EXPECT_EQ(predict({}, "shadowkv:budget=0.9", TaskKind::kSummary, 2048).source, LossSource::kPrior);
-  EXPECT_EQ(predict({}, "shadowkv:budget=0.9", TaskKind::kSummary, 300).source, LossSource::kExact);  // all of it is kept exactly
+  // Nor is a cache that may choose every row the reference, when these have fewer bits.
+  EXPECT_EQ(predict({}, "select:budget=0.99", TaskKind::kSummary, 2048).source, LossSource::kExact);
+  EXPECT_EQ(predict({}, "select:budget=0.99,keys=fp8,values=fp8", TaskKind::kSummary, 2048).source, LossSource::kPrior);
+  EXPECT_EQ(predict({}, "select:budget=0.99,keys=fp8,values=fp8", TaskKind::kSummary, 60).source,
+            LossSource::kExact);  // all near
 }
 
 TEST(QualityModel, WithoutResultsThereIsAPriorThatSaysSo) {

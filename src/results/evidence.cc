@@ -182,11 +182,12 @@ Result<std::vector<EvidenceCell>> Store::evidence() {
                                "WHERE error = '' ORDER BY task, context, position, sample, spec",
                                position)));
   // The same prompt, answer and document with the question seen and unseen; one of them may be of an older format. The prompt of
-  // a second question is another.
+  // a second question is another. Positions are named, so that the key finds the sample: it comes last there, and a cell may have
+  // thousands.
   KV_ASSIGN(const std::string sample_position, position_column("samples"));
   KV_ASSIGN(Statement known,
             database_.prepare(fmt::format("SELECT prompt_tokens, gold_tokens, {0} FROM samples WHERE task = ? AND "
-                                          "context = ? AND sample = ? AND ({1} = 'second') = ? ORDER BY {0} DESC LIMIT 1",
+                                          "context = ? AND sample = ? AND {1} IN (?, ?) ORDER BY {0} DESC LIMIT 1",
                                           format_ < 4 ? "''" : "document", sample_position)));
   Tallies tallies;
   SampleRecord sample;
@@ -202,7 +203,10 @@ Result<std::vector<EvidenceCell>> Store::evidence() {
       sample.key = std::move(next);
       known.reset();
       known.bind(sample.key.task).bind(sample.key.context).bind(sample.key.sample);
-      KV_ASSIGN(const bool found, known.flag(sample.key.position == QuestionPosition::kSecond).step());
+      const bool second = sample.key.position == QuestionPosition::kSecond;
+      for (const QuestionPosition position : {QuestionPosition::kSeen, QuestionPosition::kUnseen})
+        known.bind(std::string_view(question_position_name(second ? QuestionPosition::kSecond : position)));
+      KV_ASSIGN(const bool found, known.step());
       sample.prompt_tokens = found ? static_cast<int>(known.integer()) : sample.key.context;
       sample.gold_tokens = found ? static_cast<int>(known.integer()) : 0;
       sample.document = found ? known.text() : "";
