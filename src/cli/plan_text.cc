@@ -6,6 +6,7 @@
 #include <map>
 
 #include "cache/spec.h"
+#include "cli/command.h"
 #include "cli/planning.h"
 #include "core/bytes_text.h"
 #include "core/counted.h"
@@ -97,12 +98,13 @@ std::string loss_text(const LossPrediction& l) {
 
 // What its methods do, one sentence each.
 void add_methods(std::string* text, const std::string& spec) {
-  const char* begin = "what it does";
+  const char* begin = "  what it does";
   for (const std::string& stage : split(spec, '+')) {
     for (const std::string& name : split(stage.substr(0, stage.find(':')), '/')) {
       const auto method = std::ranges::find(methods(), name, &MethodInfo::name);
       if (method == methods().end()) continue;
-      *text += fmt::format("  {:26} {}: {}\n", begin, name, method->summary);
+      constexpr std::size_t kIndent = 29;
+      *text += wrapped(fmt::format("{:29}{}: {}", begin, name, method->summary), kIndent);
       begin = "";
     }
   }
@@ -132,14 +134,14 @@ void add_detail(std::string* text, const Candidate& c, const PlanRequest& reques
 
 std::string row_text(const Candidate& c) {
   const std::string spec = short_spec(c.spec);
-  if (c.standing == Standing::kBreaks) return fmt::format("  {:40} {}\n", spec, c.reason);
-  return fmt::format("  {:40} {:>9} {:>7.4f} {:>7.4f} to {:<7.4f} {:<13} {:>8.1f}  {}\n", spec, bytes_text(c.cost.bytes()),
+  if (c.standing == Standing::kBreaks) return fmt::format("  {:42} {}\n", spec, c.reason);
+  return fmt::format("  {:42} {:>9} {:>7.4f} {:>7.4f} to {:<7.4f} {:<13} {:>8.1f}  {}\n", spec, bytes_text(c.cost.bytes()),
                      c.loss.expected, c.loss.low, c.loss.high, source_name(c.loss.source), c.cost.decode_tokens_per_s(),
                      short_reason(c.reason));
 }
 
 std::string table_head() {
-  return fmt::format("  {:40} {:>9} {:>7} {:^18} {:<13} {:>8}  {}\n", "cache", "bytes", "loss", "95 %", "loss from", "tokens/s",
+  return fmt::format("  {:42} {:>9} {:>7} {:^18} {:<13} {:>8}  {}\n", "cache", "bytes", "loss", "95 %", "loss from", "tokens/s",
                      "why not");
 }
 
@@ -240,23 +242,37 @@ std::string workload_text(const Workload& w) {
                      counted(w.questions, "answer"), counted(w.answer_tokens(), "token"), sealed);
 }
 
+namespace {
+
+// What the figures below mean and rest on, for who has never seen them.
+std::string head_text(const Plan& plan, const Gathered& g, const PlanRequest& request, const std::string& model) {
+  std::string text;
+  const auto line = [&](std::string_view name, const std::string& words) {
+    constexpr std::size_t kIndent = 12;
+    text += wrapped(fmt::format("{:{}}{}", name, kIndent, words), kIndent);
+  };
+  text += fmt::format("plan for {}: {}\n", model, workload_text(request.workload));
+  line("limits", limits_text(request));
+  line("losses",
+       fmt::format("in nats per token: how much less likely the tokens of the right answer become than through 'full', the "
+                   "uncompressed cache. 0.01 is about one percent of a token's probability; within {:g} this program calls "
+                   "two caches the same. {}: this cache, kind of task and length. {}: carried over from others; the less "
+                   "alike, the wider the interval. {}: what papers found, nothing measured.",
+                   kLikelihoodMargin, source_name(LossSource::kMeasured), source_name(LossSource::kNeighbour),
+                   source_name(LossSource::kPrior)));
+  line("statistics", statistics_text(plan.cells, g.folders));
+  line("times", g.machine_note + ". Below, calibrated is at a rate measured here, assumed at a typical one.");
+  line("words",
+       "a row is what a cache keeps of one token in one head of one layer: a key and a value. f16: 16 bits a number, as "
+       "'full' has them.");
+  return text + "\n";
+}
+
+}  // namespace
+
 std::string explain_text(const Plan& plan, const Gathered& g, const PlanRequest& request, const std::string& model, bool all) {
   constexpr std::size_t kRows = 8;
-  std::string text = fmt::format(
-      "plan for {}: {}\n"
-      "limits      {}\n"
-      "losses      nats per token: how much less likely the right answer's tokens are than through 'full', the uncompressed "
-      "cache.\n"
-      "            0.01 is about one percent of a token's probability; within {:g} this program calls two caches the same.\n"
-      "            {}: this cache, kind of task and length. {}: carried over from others; the less alike, the wider\n"
-      "            the interval. {}: what papers found, nothing measured.\n"
-      "statistics  {}\n"
-      "times       {}; below, calibrated means at a rate that was measured here, assumed at a typical one\n"
-      "words       a row is what a cache keeps of one token in one head of one layer: a key and a value, 16 bits a number "
-      "(f16) if nothing is done\n\n",
-      model, workload_text(request.workload), limits_text(request), kLikelihoodMargin, source_name(LossSource::kMeasured),
-      source_name(LossSource::kNeighbour), source_name(LossSource::kPrior), statistics_text(plan.cells, g.folders),
-      g.machine_note);
+  std::string text = head_text(plan, g, request, model);
   const Candidate& first = plan.first();
   if (plan.feasible) {
     text += fmt::format("chosen: {}\n  because it has             {}\n", short_spec(first.spec), plan.reason);
@@ -267,7 +283,7 @@ std::string explain_text(const Plan& plan, const Gathered& g, const PlanRequest&
   if (first.standing != Standing::kBreaks) add_detail(&text, first, request, g.inputs.model.shape);
   if (!plan.what_ifs.empty()) text += "\nwhat would change the choice, and to which\n";
   for (const WhatIf& w : plan.what_ifs)
-    text += fmt::format("  {:32} {} (expected loss {:.4f})\n", w.change, short_spec(w.spec), w.expected_loss);
+    text += fmt::format("  {:34} {} (expected loss {:.4f})\n", w.change, short_spec(w.spec), w.expected_loss);
 
   std::map<Standing, std::size_t> counts;
   for (const Candidate& c : plan.candidates) ++counts[c.standing];

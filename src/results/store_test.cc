@@ -365,8 +365,8 @@ TEST_F(StoreTest, AnswersOfOneTokenAreEvidenceOnlyWhereTheQuestionWasUnseen) {
   ASSERT_EQ(cells.size(), 1U);
   EXPECT_EQ(cells[0].parameters, "question=unseen");
   // What is written after that token goes through the cache: where other samples make a cell, its score counts with theirs.
-  const std::vector<Outcome> done = {outcome(1, "full"), outcome(1, "kivi", 0.5)};
-  ASSERT_TRUE(store.finish_sample(sample(1), done).ok());
+  const std::vector<Outcome> done = {outcome(2, "full"), outcome(2, "kivi", 0.5)};
+  ASSERT_TRUE(store.finish_sample(sample(2), done).ok());
   const std::vector<EvidenceCell> both = store.evidence().value();
   ASSERT_EQ(both.size(), 2U);
   EXPECT_EQ(both[0].parameters, "question=seen");
