@@ -14,14 +14,7 @@
 namespace kvartet {
 namespace {
 
-double normal_density(double z) { return std::exp(-0.5 * z * z) / std::sqrt(2 * std::numbers::pi); }
 double normal_share_below(double z) { return 0.5 * std::erfc(-z / std::numbers::sqrt2); }
-
-// E[max(0, d + s Z)], Z standard normal.
-double mean_above_zero(double d, double s) {
-  if (s <= 0) return std::max(d, 0.0);
-  return s * normal_density(d / s) + d * normal_share_below(d / s);
-}
 
 // What is known of caches that agree in this is known of each other.
 std::string family_of(const Candidate& c, int prompt_tokens) {
@@ -122,10 +115,10 @@ std::vector<std::size_t> caps_of(const LearnRequest& request, const Weighed& wei
 }  // namespace
 
 double expected_gain(double known, const Belief& unknown) {
-  return mean_above_zero(known - unknown.mean, unknown.sd) - mean_above_zero(-unknown.mean, unknown.sd);
+  return above_zero({known - unknown.mean, unknown.sd}) - above_zero({-unknown.mean, unknown.sd});
 }
 
-double expected_regret(const Belief& chosen, double known) { return mean_above_zero(chosen.mean - known, chosen.sd); }
+double expected_regret(const Belief& chosen, double known) { return above_zero({chosen.mean - known, chosen.sd}); }
 
 double chance_below(double known, const Belief& unknown) {
   if (known <= 0) return 0;  // nothing loses less than nothing

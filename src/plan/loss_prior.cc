@@ -1,7 +1,9 @@
 #include "plan/loss_prior.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <numbers>
 #include <utility>
 
 namespace kvartet {
@@ -63,6 +65,14 @@ Belief prior_of_eviction(RowChoice choice, double share, TaskKind kind, bool que
                                                                : nats.selected;
   const double mean = unseen * shape * at_quarter;
   return {mean, 2 * mean + kLeastDoubt};
+}
+
+double above_zero(const Belief& belief) {
+  if (belief.sd <= 0) return std::max(belief.mean, 0.0);
+  const double z = belief.mean / belief.sd;
+  const double density = std::exp(-0.5 * z * z) / std::sqrt(2 * std::numbers::pi);
+  const double share_below = 0.5 * std::erfc(-z / std::numbers::sqrt2);
+  return std::max(belief.sd * density + belief.mean * share_below, 0.0);
 }
 
 }  // namespace kvartet

@@ -21,4 +21,7 @@ Belief prior_of_format(double key_bits, double value_bits, TaskKind kind);
 enum class RowChoice : std::uint8_t { kByScores, kByPosition, kSelected };
 Belief prior_of_eviction(RowChoice choice, double share, TaskKind kind, bool question_seen);
 
+// E[max(0, X)] of a normal X: what is lost on average where a loss below 0 counts as none. Grows with the doubt.
+double above_zero(const Belief& belief);
+
 }  // namespace kvartet

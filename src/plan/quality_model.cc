@@ -177,8 +177,11 @@ struct QualityModel::Posterior {
     LossPrediction out;
     const double mean = weighted / precision;
     const double sd = std::hypot(std::sqrt(1 / precision), carry * std::max(std::abs(mean), magnitude));
-    // Beating the full cache is luck of the samples or of the task, and no reason to choose a cache: no credit for it.
-    out.expected = std::max(mean, 0.0);
+    // Beating the full cache is luck of the samples or of the task, and no reason to choose a cache: no credit for it. And what
+    // may lose much, for all that is known, is not as good as what is known to lose little.
+    out.mean = mean;
+    out.sd = sd;
+    out.expected = above_zero(out.belief());
     out.low = std::min(mean - 1.96 * sd, out.expected);
     out.high = std::max(mean + 1.96 * sd, out.expected);
     out.measured_samples = exact_samples;
@@ -383,7 +386,7 @@ QualityModel::Posterior QualityModel::posterior(const Part& asked, const Belief&
                                         [&](const Related& a, const Related& b) { return distance(a) < distance(b); });
   // Where the nearest observation of this kind is a large loss, small losses of far cells, and of the papers, are no firm
   // evidence.
-  out.magnitude = prior.mean;
+  out.magnitude = std::abs(prior.mean);
   if (nearest != out.related.end()) {
     const double lost = nearest->relation.scale * nearest->group->cells.front().nats;
     out.magnitude = std::max(out.magnitude, std::abs(lost));

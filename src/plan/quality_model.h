@@ -31,14 +31,16 @@ enum class LossSource { kExact, kMeasured, kNeighbour, kPrior };  // kExact: the
 const char* source_name(LossSource source);                       // "by definition", "measured here", "neighbour", "prior"
 
 struct LossPrediction {
-  double low = 0;  // 95 %
-  double expected = 0;
+  double low = 0;       // 95 %
+  double expected = 0;  // on average, where a loss below 0 counts as none: the less is known, the more
   double high = 0;
+  double mean = 0;  // of the belief behind them; below 0: better than the reference, as far as was measured
+  double sd = 0;
   LossSource source = LossSource::kPrior;
   int measured_samples = 0;            // of this spec, model, kind and context bucket
   std::vector<EvidenceLine> evidence;  // heaviest first; only QualityModel::explain tells them
 
-  Belief belief() const { return {expected, (high - low) / 2 / 1.96}; }
+  Belief belief() const { return {mean, sd}; }
 };
 
 class QualityModel {

@@ -140,10 +140,10 @@ TEST(QualityModel, OtherKindsDoNotOutvoteALargeLossOfThisKind) {
 
 TEST(QualityModel, ACombinationIsTheSumOfItsPartsUntilItIsMeasured) {
   std::vector<EvidenceCell> cells = test::some_evidence();
-  const double a = predict(cells, "snapkv:budget=0.25", TaskKind::kSingleFact, 2048).expected;
-  const double b = predict(cells, "kivi:bits=4", TaskKind::kSingleFact, 2048).expected;
+  const double a = predict(cells, "snapkv:budget=0.25", TaskKind::kSingleFact, 2048).mean;
+  const double b = predict(cells, "kivi:bits=4", TaskKind::kSingleFact, 2048).mean;
   const LossPrediction sum = predict(cells, "snapkv:budget=0.25+kivi:bits=4", TaskKind::kSingleFact, 2048);
-  EXPECT_NEAR(sum.expected, a + b, 1e-11);
+  EXPECT_NEAR(sum.mean, a + b, 1e-11);
   cells.push_back(cell("needle", 2048, "snapkv:budget=0.25+kivi:bits=4", 60, 0.2, 0.1));
   const LossPrediction measured = predict(cells, "snapkv:budget=0.25+kivi:bits=4", TaskKind::kSingleFact, 2048);
   EXPECT_GT(measured.expected, sum.expected);
@@ -180,6 +180,18 @@ TEST(QualityModel, SecondQuestionsAreEvidenceOfTheirOwn) {
   // A format does not care: where every row stays, the position of the question is no difference.
   const std::vector<EvidenceCell> format = {cell("needle", 2048, "kivi:bits=2", 100, 0.31, 0.2)};
   EXPECT_EQ(predict(format, "kivi:bits=2", TaskKind::kSingleFact, 2048, 2).measured_samples, 100);
+}
+
+// What is not known is not the same as what is known to lose nothing.
+TEST(QualityModel, DoubtCounts) {
+  const auto expected = [](int n, double sd) {
+    return predict({cell("fewshot", 2048, "snapkv", n, 0.0, sd)}, "snapkv", TaskKind::kFewShot, 2048).expected;
+  };
+  EXPECT_GT(expected(4, 1.0), 5 * expected(200, 0.01));
+  EXPECT_LT(expected(200, 0.01), 0.001);
+  EXPECT_NEAR(above_zero({0, 1}), 1 / std::sqrt(2 * 3.14159265358979), 1e-9);  // by hand
+  EXPECT_EQ(above_zero({-1, 0}), 0);
+  EXPECT_NEAR(above_zero({5, 0.1}), 5, 1e-12);
 }
 
 TEST(QualityModel, BeatingTheReferenceEarnsNoCredit) {
