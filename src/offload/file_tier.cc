@@ -89,7 +89,7 @@ std::unique_ptr<RowTier> FileTier::fork() const {
   other->options_.reading = options_.reading;
   other->layers_ = layers_;
   other->file_ = file_;
-  if (options_.tier == Tier::kDisk) other->reader_ = reader_;
+  other->reader_ = reader_;
   other->medium_ = medium_;
   other->closed_ = closed_;
   return other;
@@ -125,6 +125,10 @@ Status FileTier::open_reader() {
   return {};
 }
 
+std::shared_ptr<PageMarks> FileTier::marks_for(int pages) const {
+  return options_.tier == Tier::kMmap ? std::make_shared<PageMarks>(static_cast<std::size_t>(pages)) : nullptr;
+}
+
 // A tail that is there and that no fork shares.
 Status FileTier::own_tail(const Layer& layer, Head& head) {
   if (head.tail != nullptr && head.tail.use_count() == 1) return {};
@@ -148,6 +152,7 @@ Result<FileTier::StagedHead> FileTier::stage(const Layer& layer, Head& head, std
   staged.run.sums = std::make_shared<Buffer>(std::move(sums));
   KV_ASSIGN(staged.run.place, file_->allocate(static_cast<std::size_t>(pages) * layer.page_bytes));
   staged.run.offset = staged.run.place->offset();
+  staged.run.marks = marks_for(pages);
   KV_TRY(write_run(layer, head, staged.run, rows));
   return staged;
 }
@@ -222,6 +227,7 @@ std::shared_ptr<ReadJob> FileTier::plan(int layer_index, std::span<const RowRead
   job->pieces.reserve(reads.size());
   job->extents.reserve(reads.size());
   job->sums.reserve(reads.size());
+  if (options_.tier == Tier::kMmap) job->marks.reserve(reads.size());
   const Run* run = nullptr;
   int run_head = -1;
   std::uint64_t last_page = 0;  // offset of the page read last; 0 is never one
@@ -249,6 +255,7 @@ std::shared_ptr<ReadJob> FileTier::plan(int layer_index, std::span<const RowRead
       }
       job->extents.back().bytes += static_cast<std::uint32_t>(layer.page_bytes);
       job->sums.push_back(sums_of(*run->sums)[in_run]);
+      if (run->marks != nullptr) job->marks.push_back({run->marks.get(), static_cast<std::uint32_t>(in_run)});
       last_page = offset;
     }
     const std::size_t at = offset - job->extents.back().offset + static_cast<std::size_t>(read.row % layer.page_rows) * row_bytes;
@@ -259,7 +266,6 @@ std::shared_ptr<ReadJob> FileTier::plan(int layer_index, std::span<const RowRead
 }
 
 Result<std::unique_ptr<PendingReads>> FileTier::begin_read(int layer, std::span<const RowRead> reads) {
-  if (reader_ == nullptr) KV_TRY(open_reader());
   std::shared_ptr<ReadJob> job = plan(layer, reads);
   traffic_.reads += job->extents.size();
   traffic_.bytes_read += job->bytes();

@@ -63,7 +63,8 @@ class FileTier : public RowTier {
     int pages = 0;
     std::uint64_t offset = 0;
     std::shared_ptr<PageRun> place = {};
-    std::shared_ptr<Buffer> sums = {};  // [pages] uint32
+    std::shared_ptr<Buffer> sums = {};      // [pages] uint32
+    std::shared_ptr<PageMarks> marks = {};  // tier=mmap; shared by forks, as the pages are
   };
   struct Head {
     std::vector<Run> runs;
@@ -88,6 +89,7 @@ class FileTier : public RowTier {
     return layers_[static_cast<std::size_t>(layer)].heads[static_cast<std::size_t>(kv_head)];
   }
   Status open_reader();
+  std::shared_ptr<PageMarks> marks_for(int pages) const;
   Status own_tail(const Layer& layer, Head& head);
   Result<StagedHead> stage(const Layer& layer, Head& head, std::span<const std::byte> rows);
   Status write_run(const Layer& layer, const Head& head, const Run& run, std::span<const std::byte> rows);
@@ -100,7 +102,7 @@ class FileTier : public RowTier {
   std::shared_ptr<Arena> fast_;
   FileTierOptions options_;
   std::shared_ptr<RowFile> file_;
-  std::shared_ptr<PageReader> reader_;  // after file_: goes first. Forks share it, but for a map, which each makes for itself.
+  std::shared_ptr<PageReader> reader_;  // after file_: goes first. Forks share it.
   MediumTraffic traffic_;
   std::string medium_;
   bool closed_ = false;  // kept: takes no more rows

@@ -78,6 +78,7 @@ Status FileTier::keep() {
       run.sums = std::make_shared<Buffer>(std::move(sums));
       KV_ASSIGN(run.place, file_->allocate(layer.page_bytes));
       run.offset = run.place->offset();
+      run.marks = marks_for(1);
       KV_TRY(write_run(layer, head, run, {}));
       head.paged_rows = head.rows;
       head.runs.push_back(std::move(run));
@@ -120,6 +121,7 @@ Status FileTier::read_index(const std::string& bytes) {
         cursor.take_bytes(sums.data(), sums.size());
         run.sums = std::make_shared<Buffer>(std::move(sums));
         run.pages = static_cast<int>(count);
+        run.marks = marks_for(run.pages);
         pages += count;
         head.runs.push_back(std::move(run));
       }

@@ -235,8 +235,53 @@ TEST_P(FileTierTest, PagesOfAForkThatEndedAreUsedAgain) {
   for (int i = 0; i < 20; ++i) {
     RowStore fork = store.fork();
     ASSERT_TRUE(append_rows(fork, 1, 160, i).ok()) << "fork " << i;
+    Selection all = random_selection(fork, 1, 1.0, 1);
+    ASSERT_TRUE(fork.fetch(1, all.fetches).ok()) << "fork " << i;
+    EXPECT_EQ(wrong_byte(fork, 1, all, [&](int row) { return row < 160 ? 0 : i; }), "") << "fork " << i;
   }
   EXPECT_EQ(wrong_row(store), "");
+}
+
+// Whoever touches a damaged page first finds it, and so does everybody after: a fork, another fork, the store itself.
+TEST_P(FileTierTest, ADamagedPageIsFoundByForksToo) {
+  keep_store("rows", 200);
+  const std::string path = folder_.file("rows");
+  flip_bit(path, 4096 + 66);  // row 1 of the first head
+  auto store = RowStore::open_kept(path, options());
+  ASSERT_TRUE(store.ok());
+  RowStore fork = store->fork();
+  RowStore second = fork.fork();
+  for (RowStore* reader : {&fork, &*store, &second, &fork}) {
+    Selection sound = select_rows(*reader, 0, {{100}, {0}, {0}});
+    EXPECT_TRUE(reader->fetch(0, sound.fetches).ok());
+    EXPECT_EQ(wrong_byte(*reader, 0, sound), "");
+    Selection damaged = select_rows(*reader, 0, {{2}, {}, {}});
+    const Status status = reader->fetch(0, damaged.fetches);
+    EXPECT_EQ(status.code(), Code::kIo);
+    EXPECT_NE(status.message().find("page at byte 4096"), std::string::npos) << status.message();
+  }
+}
+
+// docs/decisions/0009: a map verifies a page once. Forks share what was verified, and only that; the disk verifies every time.
+TEST_P(FileTierTest, ForksShareWhichPagesOfAMapAreVerified) {
+  keep_store("rows", 200);
+  const std::string path = folder_.file("rows");
+  auto store = RowStore::open_kept(path, options());
+  ASSERT_TRUE(store.ok());
+  const auto reads = [](RowStore& reader, std::int32_t row) {
+    Selection s = select_rows(reader, 0, {{row}, {}, {}});
+    return reader.fetch(0, s.fetches).ok();
+  };
+  RowStore fork = store->fork();
+  EXPECT_TRUE(reads(fork, 2));
+  flip_bit(path, 4096 + 66);      // the page that was read
+  flip_bit(path, 2 * 4096 + 66);  // the one behind it
+  const bool once = GetParam().tier == Tier::kMmap;
+  EXPECT_EQ(reads(*store, 2), once);
+  RowStore second = store->fork();
+  EXPECT_EQ(reads(second, 2), once);
+  EXPECT_FALSE(reads(second, 62));
+  EXPECT_FALSE(reads(fork, 62));
 }
 
 // Every n-th operation on files fails, once or from then on: the error is told, other stores go on, no row is ever wrong.

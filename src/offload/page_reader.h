@@ -4,6 +4,7 @@
 // the file has no descriptor), and a memory map. Whatever the way, a page whose checksum is wrong gives an error and no row.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -36,6 +37,24 @@ struct PageExtent {
 
 std::uint32_t page_checksum(std::span<const std::byte> page);
 
+// Which pages of a run were found undamaged by the map that reads them. They are written before anyone reads and never again, so
+// whoever reads the run, forks on other threads too, need not check them a second time.
+class PageMarks {
+ public:
+  explicit PageMarks(std::size_t pages) : words_((pages + 63) / 64) {}
+  bool has(std::size_t page) const { return (words_[page / 64].load(std::memory_order_relaxed) & bit(page)) != 0; }
+  void set(std::size_t page) { words_[page / 64].fetch_or(bit(page), std::memory_order_relaxed); }
+
+ private:
+  static std::uint64_t bit(std::size_t page) { return std::uint64_t{1} << (page % 64); }
+  std::vector<std::atomic<std::uint64_t>> words_;
+};
+
+struct PageMark {
+  PageMarks* of_run = nullptr;
+  std::uint32_t page = 0;
+};
+
 // What one fetch of one layer needs of a file. Waited for by one thread, worked on by others.
 class ReadJob {
  public:
@@ -46,6 +65,7 @@ class ReadJob {
   std::vector<PageExtent> extents;
   std::vector<PagePiece> pieces;
   std::vector<std::uint32_t> sums;
+  std::vector<PageMark> marks;  // one per page, for a map; else empty
 
   // Checks the pages of extent `i`, read to `data`, and copies its rows out.
   Status deliver(std::size_t i, std::span<const std::byte> data) const;
@@ -67,7 +87,7 @@ class ReadJob {
 class PageReader {
  public:
   virtual ~PageReader() = default;                       // no job may be under way
-  virtual void start(std::shared_ptr<ReadJob> job) = 0;  // the readers of disks: from any thread
+  virtual void start(std::shared_ptr<ReadJob> job) = 0;  // from any thread
   virtual std::size_t allocated_bytes() const = 0;       // from the fast arena
 };
 
