@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <functional>
 
 #include "core/check.h"
 
@@ -58,6 +57,71 @@ void max_and_sum(const float* HWY_RESTRICT x, std::size_t count, float* max, flo
   *sum = result;
 }
 
+// Logits of four queries lie together, [count][4]: log(sum of e^x) of each. Every lane has its own running maximum; what was
+// added up is brought to a new one block by block.
+void log_sums_of_quads(const float* HWY_RESTRICT x, std::size_t count, float* HWY_RESTRICT maxima, float* HWY_RESTRICT sums) {
+  const hn::CappedTag<float, 8> d;
+  constexpr std::size_t kBlock = 1024;  // numbers
+  const std::size_t lanes = hn::Lanes(d);
+  const std::size_t whole = 4 * count / lanes * lanes;
+  auto most = hn::Set(d, -1e38F);
+  auto total = hn::Zero(d);
+  for (std::size_t first = 0; first < whole; first += kBlock) {
+    const std::size_t end = whole - first < kBlock ? whole : first + kBlock;
+    auto larger = most;
+    for (std::size_t i = first; i < end; i += lanes) larger = hn::Max(larger, hn::LoadU(d, x + i));
+    total = hn::Mul(total, exp_below_one(d, hn::Sub(most, larger)));
+    most = larger;
+    auto odd = hn::Zero(d);
+    std::size_t i = first;
+    for (; i + 2 * lanes <= end; i += 2 * lanes) {
+      total = hn::Add(total, exp_below_one(d, hn::Sub(hn::LoadU(d, x + i), most)));
+      odd = hn::Add(odd, exp_below_one(d, hn::Sub(hn::LoadU(d, x + i + lanes), most)));
+    }
+    for (; i < end; i += lanes) total = hn::Add(total, exp_below_one(d, hn::Sub(hn::LoadU(d, x + i), most)));
+    total = hn::Add(total, odd);
+  }
+  // Lanes h and h + 4 are of query h; a last row alone is one of four lanes.
+  const hn::FixedTag<float, 4> d4;
+  alignas(64) float all_most[8];
+  alignas(64) float all_total[8];
+  hn::Store(most, d, all_most);
+  hn::Store(total, d, all_total);
+  auto best = hn::Load(d4, all_most);
+  auto sum = hn::Load(d4, all_total);
+  const auto add = [&](hn::Vec<decltype(d4)> other_most, hn::Vec<decltype(d4)> other_sum) HWY_ATTR {
+    const auto larger = hn::Max(best, other_most);
+    sum = hn::MulAdd(sum, exp_below_one(d4, hn::Sub(best, larger)),
+                     hn::Mul(other_sum, exp_below_one(d4, hn::Sub(other_most, larger))));
+    best = larger;
+  };
+  if (lanes == 8) add(hn::Load(d4, all_most + 4), hn::Load(d4, all_total + 4));
+  if (whole < 4 * count) add(hn::LoadU(d4, x + whole), hn::Set(d4, 1.0F));
+  hn::StoreU(best, d4, maxima);
+  hn::StoreU(sum, d4, sums);
+}
+
+// scores[j] = the largest of x[4 * j + h] - offsets[h] over the four lanes.
+void largest_of_quads(const float* HWY_RESTRICT x, const float* HWY_RESTRICT offsets, std::size_t count,
+                      float* HWY_RESTRICT scores) {
+  const hn::FixedTag<float, 4> d;
+  std::size_t i = 0;
+  for (; i + 4 <= count; i += 4) {
+    hn::Vec<decltype(d)> query[4];
+    hn::LoadInterleaved4(d, x + 4 * i, query[0], query[1], query[2], query[3]);
+    for (int h = 0; h < 4; ++h) query[h] = hn::Sub(query[h], hn::Set(d, offsets[h]));
+    hn::StoreU(hn::Max(hn::Max(query[0], query[1]), hn::Max(query[2], query[3])), d, scores + i);
+  }
+  for (; i < count; ++i) {
+    float largest = x[4 * i] - offsets[0];
+    for (int h = 1; h < 4; ++h) {
+      const float value = x[4 * i + static_cast<std::size_t>(h)] - offsets[h];
+      largest = value > largest ? value : largest;
+    }
+    scores[i] = largest;
+  }
+}
+
 // scores = max(scores, x - offset), or x - offset for the first query.
 void keep_larger(const float* HWY_RESTRICT x, float offset, std::size_t count, int first, float* HWY_RESTRICT scores) {
   const hn::CappedTag<float, 8> d;
@@ -73,19 +137,23 @@ void keep_larger(const float* HWY_RESTRICT x, float offset, std::size_t count, i
   }
 }
 
-// Indices of the scores that are not below `threshold`, ascending; `found` has room for all. Most vectors hold none.
-// A NaN is below nothing, so it counts: there are always enough, and what is broken shows in the output.
+// Indices of the scores that are not below `threshold`, ascending; `found` has room for all. A NaN is below nothing, so it
+// counts: there are always enough, and what is broken shows in the output. 64 scores at a time: whether one vector holds any is
+// as good as random, and would be guessed wrong that often.
 std::size_t not_below(const float* HWY_RESTRICT scores, std::size_t count, float threshold, std::int32_t* HWY_RESTRICT found) {
   const hn::CappedTag<float, 8> d;
+  constexpr std::size_t kTogether = 64;
   const auto limit = hn::Set(d, threshold);
   std::size_t at = 0;
   std::size_t i = 0;
-  for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d)) {
-    const auto wanted = hn::Not(hn::Lt(hn::LoadU(d, scores + i), limit));
-    if (hn::AllFalse(d, wanted)) continue;
-    std::uint8_t lanes[8] = {};
-    hn::StoreMaskBits(d, wanted, lanes);
-    for (std::uint64_t bits = lanes[0]; bits != 0; bits &= bits - 1) {
+  for (; i + kTogether <= count; i += kTogether) {
+    std::uint64_t bits = 0;
+    for (std::size_t j = 0; j < kTogether; j += hn::Lanes(d)) {
+      std::uint8_t lanes[8] = {};
+      hn::StoreMaskBits(d, hn::Not(hn::Lt(hn::LoadU(d, scores + i + j), limit)), lanes);
+      bits |= std::uint64_t{lanes[0]} << j;
+    }
+    for (; bits != 0; bits &= bits - 1) {
       found[at++] = static_cast<std::int32_t>(i) + static_cast<std::int32_t>(hwy::Num0BitsBelowLS1Bit_Nonzero64(bits));
     }
   }
@@ -93,6 +161,48 @@ std::size_t not_below(const float* HWY_RESTRICT scores, std::size_t count, float
     if (!(scores[i] < threshold)) found[at++] = static_cast<std::int32_t>(i);
   }
   return at;
+}
+
+// How many keys reach `least`.
+HWY_INLINE std::size_t count_reaching(const std::int32_t* HWY_RESTRICT keys, std::size_t count, std::int32_t least) {
+  const hn::CappedTag<std::int32_t, 8> d;
+  const auto limit = hn::Set(d, least);
+  auto below = hn::Zero(d);
+  std::size_t i = 0;
+  for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d)) {
+    below = hn::Add(below, hn::VecFromMask(d, hn::Lt(hn::LoadU(d, keys + i), limit)));
+  }
+  std::int64_t sum = hn::GetLane(hn::SumOfLanes(d, below));
+  for (; i < count; ++i) sum -= keys[i] < least ? 1 : 0;
+  return static_cast<std::size_t>(static_cast<std::int64_t>(count) + sum);
+}
+
+// The largest number that k keys reach or, as soon as one is found, a number that exactly k reach; bit by bit, because no branch
+// then depends on the keys. *reach: how many do. 1 <= k <= count.
+std::int32_t kth_largest(const std::int32_t* HWY_RESTRICT keys, std::size_t count, std::size_t k,
+                         std::size_t* HWY_RESTRICT reach) {
+  std::int32_t least = keys[0];
+  std::int32_t most = keys[0];
+  for (std::size_t i = 1; i < count; ++i) {
+    least = keys[i] < least ? keys[i] : least;
+    most = keys[i] > most ? keys[i] : most;
+  }
+  constexpr std::uint32_t kSign = 0x80000000U;  // unsigned numbers in the order of the signed ones
+  *reach = count;
+  if (least == most || count == k) return least;
+  const std::uint32_t high = static_cast<std::uint32_t>(most) ^ kSign;
+  const std::uint32_t differ = high ^ static_cast<std::uint32_t>(least) ^ kSign;
+  std::uint32_t bit = kSign >> hwy::Num0BitsAboveMS1Bit_Nonzero32(differ);
+  std::uint32_t found = high & ~(bit | (bit - 1));  // what all keys have in common, then zeros: all reach it
+  for (; bit != 0; bit >>= 1) {
+    const std::uint32_t next = found | bit;
+    const std::size_t reaching = count_reaching(keys, count, static_cast<std::int32_t>(next ^ kSign));
+    if (reaching < k) continue;
+    found = next;
+    *reach = reaching;
+    if (reaching == k) break;
+  }
+  return static_cast<std::int32_t>(found ^ kSign);
 }
 
 }  // namespace kvartet::HWY_NAMESPACE
@@ -103,27 +213,45 @@ namespace kvartet {
 
 HWY_EXPORT(max_and_sum);
 HWY_EXPORT(keep_larger);
+HWY_EXPORT(log_sums_of_quads);
+HWY_EXPORT(largest_of_quads);
 HWY_EXPORT(not_below);
+HWY_EXPORT(kth_largest);
 
 namespace {
 
-// Larger score first, then lower index: as one integer, larger is better.
-std::uint64_t key_of(float score, std::size_t index) {
-  const std::uint32_t bits = std::bit_cast<std::uint32_t>(score + 0.0F);  // -0 and 0 are equal
-  const std::uint32_t ordered = (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
-  return (static_cast<std::uint64_t>(ordered) << 32) | (0xffffffffU - static_cast<std::uint32_t>(index));
+// Scores as whole numbers in their order, 0 and -0 alike.
+std::int32_t key_of_score(float score) {
+  const auto bits = std::bit_cast<std::int32_t>(score + 0.0F);
+  return bits ^ ((bits >> 31) & 0x7fffffff);
 }
+float score_of_key(std::int32_t key) { return std::bit_cast<float>(key ^ ((key >> 31) & 0x7fffffff)); }
 
 // A score that probably somewhat more than k scores reach, from a sample of every `step`-th.
-float guessed_threshold(std::span<const float> scores, std::size_t k, std::size_t step, std::vector<float>* sample) {
+float guessed_threshold(std::span<const float> scores, std::size_t k, std::size_t step, std::vector<std::int32_t>* sample) {
   sample->clear();
   for (std::size_t i = 0; i < scores.size(); i += step)
-    if (!std::isnan(scores[i])) sample->push_back(scores[i]);
+    if (!std::isnan(scores[i])) sample->push_back(key_of_score(scores[i]));
   const double expected = static_cast<double>(k) / static_cast<double>(step);
   const auto rank = static_cast<std::size_t>(expected + 3 * std::sqrt(expected) + 4);
   if (rank >= sample->size()) return -INFINITY;
-  std::nth_element(sample->begin(), sample->begin() + static_cast<std::ptrdiff_t>(rank), sample->end(), std::greater<>());
-  return (*sample)[rank];
+  std::size_t reach = 0;
+  return score_of_key(SIMD_CHOOSE(kth_largest)(sample->data(), sample->size(), rank + 1, &reach));
+}
+
+// Of the rows that tie at `key`, the last `count`.
+void drop_last_ties(std::span<const float> scores, std::int32_t key, std::size_t count, std::vector<std::int32_t>* chosen) {
+  std::size_t at = chosen->size();
+  for (std::size_t i = chosen->size(); i-- > 0;) {
+    const std::int32_t row = (*chosen)[i];
+    const bool drop = count > 0 && key_of_score(scores[static_cast<std::size_t>(row)]) == key;
+    if (drop) {
+      --count;
+    } else {
+      (*chosen)[--at] = row;
+    }
+  }
+  chosen->erase(chosen->begin(), chosen->begin() + static_cast<std::ptrdiff_t>(at));
 }
 
 }  // namespace
@@ -155,6 +283,16 @@ void aggregate_scores(Aggregate aggregate, MatView<const float> logits, std::spa
   }
 }
 
+void max_softmax_of_quads(std::span<const float> logits, std::size_t queries, std::span<float> scores) {
+  KV_CHECK(logits.size() == 4 * scores.size() && queries >= 1 && queries <= 4);
+  if (scores.empty()) return;
+  float maxima[4];
+  float offsets[4];
+  SIMD_CHOOSE(log_sums_of_quads)(logits.data(), scores.size(), maxima, offsets);
+  for (std::size_t h = 0; h < 4; ++h) offsets[h] = h < queries ? maxima[h] + std::log(offsets[h]) : INFINITY;
+  SIMD_CHOOSE(largest_of_quads)(logits.data(), offsets, scores.size(), scores.data());
+}
+
 void TopSelector::select(std::span<const float> scores, int k, std::vector<std::int32_t>* chosen) {
   KV_CHECK(k >= 0 && static_cast<std::size_t>(k) <= scores.size());
   chosen->clear();
@@ -164,25 +302,21 @@ void TopSelector::select(std::span<const float> scores, int k, std::vector<std::
   float threshold = -INFINITY;
   if (scores.size() >= 64 * kStep) threshold = guessed_threshold(scores, wanted, kStep, &sample_);
   found_.resize(std::max(found_.size(), scores.size()));
-  std::size_t count = SIMD_CHOOSE(not_below)(scores.data(), scores.size(), threshold, found_.data());
-  if (count < wanted) count = SIMD_CHOOSE(not_below)(scores.data(), scores.size(), -INFINITY, found_.data());  // guessed too high
+  const auto find = SIMD_CHOOSE(not_below);
+  std::size_t count = find(scores.data(), scores.size(), threshold, found_.data());
+  if (count < wanted) count = find(scores.data(), scores.size(), -INFINITY, found_.data());  // guessed too high
   keys_.resize(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    const auto index = static_cast<std::size_t>(found_[i]);
-    keys_[i] = key_of(scores[index], index);
-  }
-  // Keys stay in the order of their indices, so that what reaches the k-th largest needs no sorting; half of them do, so that a
-  // branch would be guessed wrong half the time.
-  ranked_ = keys_;
-  const auto kth = ranked_.begin() + static_cast<std::ptrdiff_t>(wanted - 1);
-  std::nth_element(ranked_.begin(), kth, ranked_.end(), std::greater<>());
+  for (std::size_t i = 0; i < count; ++i) keys_[i] = key_of_score(scores[static_cast<std::size_t>(found_[i])]);
+  std::size_t reach = 0;
+  const std::int32_t least = SIMD_CHOOSE(kth_largest)(keys_.data(), count, wanted, &reach);
   chosen->resize(count);
   std::size_t at = 0;
-  for (std::size_t i = 0; i < count; ++i) {
+  for (std::size_t i = 0; i < count; ++i) {  // half of them reach it: no branch
     (*chosen)[at] = found_[i];
-    at += keys_[i] >= *kth ? 1 : 0;
+    at += keys_[i] >= least ? 1 : 0;
   }
-  chosen->resize(wanted);
+  chosen->resize(reach);
+  if (reach > wanted) drop_last_ties(scores, least, reach - wanted, chosen);
 }
 
 }  // namespace kvartet

@@ -87,6 +87,41 @@ TEST(SelectTop, MaxSoftmaxInDoubleOnEveryTarget) {
   }
 }
 
+// Logits side by side by candidate: what the rows give, whatever the logits' size, with queries missing.
+TEST(SelectTop, MaxSoftmaxOfQuadsOnEveryTarget) {
+  for (const SimdTarget& target : simd_targets()) {
+    const ScopedSimdTarget scope(target);
+    for (const std::size_t count : {1U, 2U, 3U, 8U, 257U, 1001U}) {
+      for (const std::size_t queries : {1U, 2U, 3U, 4U}) {
+        for (const float size : {0.1F, 20.0F, 300.0F}) {
+          std::vector<float> quads(4 * count);
+          std::vector<float> rows = normals(queries * count, 9);
+          for (std::size_t h = 0; h < queries; ++h)
+            for (std::size_t j = 0; j < count; ++j)
+              quads[4 * j + h] = rows[h * count + j] *= size * static_cast<float>(j + 1) / 500;
+          std::vector<float> expected(count);
+          for (std::size_t j = 0; j < count; ++j) {
+            double best = -1e300;
+            for (std::size_t h = 0; h < queries; ++h) {
+              const float* const row = rows.data() + h * count;
+              const double most = *std::max_element(row, row + count);
+              double sum = 0;
+              for (std::size_t i = 0; i < count; ++i) sum += std::exp(row[i] - most);
+              best = std::max(best, row[j] - most - std::log(sum));
+            }
+            expected[j] = static_cast<float>(best);
+          }
+          std::vector<float> scores(count + 1, 7.0F);
+          max_softmax_of_quads(quads, queries, std::span<float>(scores).first(count));
+          for (std::size_t j = 0; j < count; ++j)
+            ASSERT_NEAR(scores[j], expected[j], 2e-5 * (1 + std::abs(expected[j]))) << target.name << " " << count << " " << size;
+          EXPECT_EQ(scores[count], 7.0F);
+        }
+      }
+    }
+  }
+}
+
 TEST(SelectTop, TDetTiesGoToTheLowerIndex) {
   TopSelector top;
   std::vector<std::int32_t> chosen;
@@ -104,16 +139,31 @@ TEST(SelectTop, TDetTiesGoToTheLowerIndex) {
 TEST(SelectTop, EqualsAFullSort) {
   TopSelector top;
   std::vector<std::int32_t> chosen;
-  for (const std::size_t count : {1U, 5U, 1023U, 1024U, 30000U}) {
-    std::vector<float> scores = normals(count, count);
-    for (const double share : {0.001, 1.0 / 32, 0.25, 1.0}) {
-      const int k = static_cast<int>(share * static_cast<double>(count));
-      top.select(scores, k, &chosen);
-      EXPECT_EQ(chosen, reference_top(scores, k)) << count << " " << k;
+  for (const SimdTarget& target : simd_targets()) {
+    const ScopedSimdTarget scope(target);
+    for (const std::size_t count : {1U, 5U, 1023U, 1024U, 1031U, 30000U}) {
+      std::vector<float> scores = normals(count, count);
+      for (const double share : {0.001, 1.0 / 32, 0.25, 1.0}) {
+        const int k = static_cast<int>(share * static_cast<double>(count));
+        top.select(scores, k, &chosen);
+        EXPECT_EQ(chosen, reference_top(scores, k)) << target.name << " " << count << " " << k;
+      }
+      std::sort(scores.begin(), scores.end());  // the sample's guess is at its worst on sorted scores
+      top.select(scores, static_cast<int>(count / 2), &chosen);
+      EXPECT_EQ(chosen, reference_top(scores, static_cast<int>(count / 2))) << target.name;
     }
-    std::sort(scores.begin(), scores.end());  // the sample's guess is at its worst on sorted scores
-    top.select(scores, static_cast<int>(count / 2), &chosen);
-    EXPECT_EQ(chosen, reference_top(scores, static_cast<int>(count / 2)));
+  }
+}
+
+// Infinities and the smallest numbers of both signs have their place too.
+TEST(SelectTop, EveryFiniteAndInfiniteScoreHasItsPlace) {
+  TopSelector top;
+  std::vector<std::int32_t> chosen;
+  std::vector<float> scores = {INFINITY, -INFINITY, 3e38F, -3e38F, 1e-45F, -1e-45F, 0.0F, -0.0F, 1.0F, -1.0F};
+  for (int i = 0; i < 1000; ++i) scores.push_back(i % 2 == 0 ? 2e-38F : -2e-38F);
+  for (const int k : {1, 2, 3, 4, 5, 504, 505, 506, 507, 1007, 1009, 1010}) {
+    top.select(scores, k, &chosen);
+    EXPECT_EQ(chosen, reference_top(scores, k)) << k;
   }
 }
 
