@@ -52,14 +52,24 @@ HWY_EXPORT(box_row);
 
 namespace {
 
-constexpr std::size_t kQuad = 4;  // queries that share a table look-up
-
 std::size_t uz(int n) { return static_cast<std::size_t>(n); }
 std::size_t metas_of(const IndexOptions& options, int landmarks) { return uz((landmarks + options.meta - 1) / options.meta); }
 
 RowFormat landmark_format(const IndexOptions& options) {
   return options.kind == IndexKind::kResidual ? RowFormat::kHiggs1 : options.format;
 }
+// Queries as the codes want them: [queries, dim] at the start of `scratch`, which has room for `more` behind them.
+MatView<float> turned(const RowCodec& codec, MatView<const float> queries, std::vector<float>* scratch, std::size_t more = 0) {
+  const HiggsCodec head(codec.grid(), codec.dim(), codec.dim());
+  scratch->resize(std::max(scratch->size(), queries.rows * queries.cols + more));
+  const MatView<float> result(scratch->data(), queries.rows, queries.cols);
+  for (std::size_t h = 0; h < queries.rows; ++h) {
+    std::copy_n(queries.row(h), queries.cols, result.row(h));
+    head.turn_query(result.row(h));
+  }
+  return result;
+}
+
 bool is_box(IndexKind kind) { return kind == IndexKind::kBounds || kind == IndexKind::kDigest; }
 
 }  // namespace
@@ -190,19 +200,8 @@ void LandmarkIndex::write_scan_blocks(MatView<const float> means) {
   }
 }
 
-MatView<float> LandmarkIndex::turned_queries(MatView<const float> queries, std::vector<float>* scratch) const {
-  const HiggsCodec head(codec_.grid(), codec_.dim(), codec_.dim());
-  scratch->resize(std::max(scratch->size(), queries.rows * queries.cols));
-  const MatView<float> turned(scratch->data(), queries.rows, queries.cols);
-  for (std::size_t h = 0; h < queries.rows; ++h) {
-    std::copy_n(queries.row(h), queries.cols, turned.row(h));
-    head.turn_query(turned.row(h));
-  }
-  return turned;
-}
-
 void LandmarkIndex::score_scan(MatView<const float> queries, MatView<float> logits, std::vector<float>* scratch) const {
-  score_scan_blocks(*codec_.grid(), rows_.data(), uz(landmarks_), turned_queries(queries, scratch), logits);
+  score_scan_blocks(*codec_.grid(), rows_.data(), uz(landmarks_), turned(codec_, queries, scratch), logits);
 }
 
 bool LandmarkIndex::finds_largest(std::size_t queries) const { return scans() && queries >= 1 && queries <= kMostScanQueries; }
@@ -210,7 +209,7 @@ bool LandmarkIndex::finds_largest(std::size_t queries) const { return scans() &&
 void LandmarkIndex::score_largest(MatView<const float> queries, float scale, std::span<float> scores,
                                   std::vector<float>* scratch) const {
   KV_CHECK(finds_largest(queries.rows) && queries.cols == uz(codec_.dim()) && scores.size() == uz(landmarks_));
-  largest_scan_scores(*codec_.grid(), rows_.data(), uz(landmarks_), turned_queries(queries, scratch), scale, scores);
+  largest_scan_scores(*codec_.grid(), rows_.data(), uz(landmarks_), turned(codec_, queries, scratch), scale, scores);
 }
 
 void LandmarkIndex::decode(int landmark, float* out) const {
@@ -244,31 +243,32 @@ void LandmarkIndex::score_rows(const RowCodec& codec, const std::byte* rows, std
     }
     return;
   }
-  const HiggsGrid& grid = *codec.grid();
-  const std::size_t subs = dim / uz(grid.p());
-  const std::size_t table = subs * uz(grid.n()) * kQuad;
-  scratch->resize(table + kQuad * dim + kQuad * count);
-  float* const turned = scratch->data() + table;
-  float* const four = turned + kQuad * dim;
-  const HiggsCodec head(&grid, codec.dim(), codec.dim());
-  for (std::size_t first = 0; first < queries.rows; first += kQuad) {
-    const std::size_t here = std::min(kQuad, queries.rows - first);
-    std::fill_n(turned, kQuad * dim, 0.0F);
-    for (std::size_t h = 0; h < here; ++h) {
-      std::copy_n(queries.row(first + h), dim, turned + h * dim);
-      head.turn_query(turned + h * dim);
-    }
-    grid.fill_tables({turned, kQuad, dim}, subs, scratch->data());
-    score_by_table({.rows = rows,
-                    .row_bytes = stride,
-                    .count = count,
-                    .subs = subs,
-                    .points = uz(grid.n()),
-                    .tables = scratch->data(),
-                    .logits = four,
-                    .stride = count});
-    for (std::size_t h = 0; h < here; ++h) std::copy_n(four + h * count, count, logits.row(first + h));
+  const std::size_t subs = dim / uz(codec.grid()->p());
+  score_codes(codec, {.rows = rows, .row_bytes = stride, .count = count, .subs = subs}, queries, logits, scratch);
+}
+
+void LandmarkIndex::score_codes(const RowCodec& codec, const CodeRows& rows, MatView<const float> queries, MatView<float> logits,
+                                std::vector<float>* scratch) const {
+  for (std::size_t first = 0; first < queries.rows; first += kMostTableQueries) {
+    const std::size_t end = std::min(first + kMostTableQueries, queries.rows);
+    const MatView<float> four = turned(codec, queries.row_range(first, end), scratch, kMostTableQueries * rows.count);
+    float* const quads = four.data + four.rows * four.cols;
+    score_code_rows(*codec.grid(), rows, four, 1.0F, quads);
+    split_quads(quads, logits.row_range(first, end));
   }
+}
+
+bool LandmarkIndex::scores_in_quads(std::size_t queries) const {
+  return options_.kind == IndexKind::kMean && codec_.grid() != nullptr && !scans() && queries >= 1 &&
+         queries <= kMostTableQueries;
+}
+
+void LandmarkIndex::score_quads(MatView<const float> queries, float scale, std::span<float> logits,
+                                std::vector<float>* scratch) const {
+  KV_CHECK(scores_in_quads(queries.rows) && queries.cols == uz(codec_.dim()) && logits.size() == 4 * uz(landmarks_));
+  const std::size_t subs = queries.cols / uz(codec_.grid()->p());
+  score_code_rows(*codec_.grid(), {.rows = rows_.data() + offset_, .row_bytes = stride_, .count = uz(landmarks_), .subs = subs},
+                  turned(codec_, queries, scratch), scale, logits.data());
 }
 
 void LandmarkIndex::score_boxes(MatView<const float> queries, MatView<float> logits, std::vector<float>* scratch) const {

@@ -19,6 +19,7 @@
 #include "core/matrix.h"
 #include "core/status.h"
 #include "offload/row_codec.h"
+#include "quantize/table_scan.h"
 
 namespace kvartet {
 
@@ -62,6 +63,10 @@ class LandmarkIndex {
   // finds_largest(queries.rows).
   void score_largest(MatView<const float> queries, float scale, std::span<float> scores, std::vector<float>* scratch) const;
   bool finds_largest(std::size_t queries) const;
+  // The same logits as score(), those of up to four queries side by side: [landmarks][4], zeros for queries that are missing.
+  // Only where scores_in_quads(queries.rows).
+  void score_quads(MatView<const float> queries, float scale, std::span<float> logits, std::vector<float>* scratch) const;
+  bool scores_in_quads(std::size_t queries) const;
   // The obvious way: a landmark as it was stored, decoded. Bounds and digests: [lower, upper], 2 * dim.
   void decode(int landmark, float* out) const;
 
@@ -73,9 +78,10 @@ class LandmarkIndex {
   void write_boxes(MatView<const float> keys);
   bool scans() const { return options_.kind == IndexKind::kMean && codec_.format() == RowFormat::kHiggs2x16; }
   void write_scan_blocks(MatView<const float> means);
-  MatView<float> turned_queries(MatView<const float> queries, std::vector<float>* scratch) const;
   void score_scan(MatView<const float> queries, MatView<float> logits, std::vector<float>* scratch) const;
   const std::byte* row(int landmark) const { return rows_.data() + offset_ + static_cast<std::size_t>(landmark) * stride_; }
+  void score_codes(const RowCodec& codec, const CodeRows& rows, MatView<const float> queries, MatView<float> logits,
+                   std::vector<float>* scratch) const;
   void score_rows(const RowCodec& codec, const std::byte* rows, std::size_t stride, std::size_t count,
                   MatView<const float> queries, MatView<float> logits, std::vector<float>* scratch) const;
   void score_boxes(MatView<const float> queries, MatView<float> logits, std::vector<float>* scratch) const;

@@ -127,7 +127,8 @@ void RowCodec::decode(const std::byte* row, float* x) const {
     default: {
       std::uint16_t scale = 0;
       std::memcpy(&scale, row + row_bytes_ - 2, sizeof(scale));
-      HiggsCodec(grid_, dim_, dim_).decode(reinterpret_cast<const std::uint8_t*>(row), &scale, x);
+      grid_->decode_group(reinterpret_cast<const std::uint8_t*>(row), uz(dim_), float_from_bf16(scale) / static_cast<float>(dim_),
+                          x);
     }
   }
 }

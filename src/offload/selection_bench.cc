@@ -43,6 +43,15 @@ void score(benchmark::State& state, RowFormat format) {
   state.SetItemsProcessed(state.iterations() * state.range(0));
 }
 
+void BM_QuadsHiggs2(benchmark::State& state) {
+  Head head(RowFormat::kHiggs2, static_cast<std::size_t>(state.range(0)));
+  for (auto _ : state) {
+    head.index.front().score_quads(head.q(), 0.125F, head.logits, &head.scratch);
+    benchmark::DoNotOptimize(head.logits.data());
+  }
+  state.SetItemsProcessed(state.iterations() * state.range(0));
+}
+
 void BM_ScoreHiggs2(benchmark::State& state) { score(state, RowFormat::kHiggs2); }
 void BM_ScoreHiggs2x16(benchmark::State& state) { score(state, RowFormat::kHiggs2x16); }
 
@@ -69,22 +78,40 @@ void aggregate(benchmark::State& state, Aggregate how) {
 void BM_MaxLogit(benchmark::State& state) { aggregate(state, Aggregate::kMaxLogit); }
 void BM_MaxSoftmax(benchmark::State& state) { aggregate(state, Aggregate::kMaxSoftmax); }
 
-void BM_SelectTop(benchmark::State& state) {
-  const std::vector<float> scores = normals(static_cast<std::size_t>(state.range(0)), 4);
-  TopSelector top;
-  std::vector<std::int32_t> chosen;
+void BM_MaxSoftmaxOfQuads(benchmark::State& state) {
+  const auto count = static_cast<std::size_t>(state.range(0));
+  const std::vector<float> logits = normals(kQueries * count, 3);
+  std::vector<float> scores(count);
   for (auto _ : state) {
-    top.select(scores, static_cast<int>(state.range(0)) / 32, &chosen);
-    benchmark::DoNotOptimize(chosen.data());
+    max_softmax_of_quads(logits, kQueries, scores);
+    benchmark::DoNotOptimize(scores.data());
   }
   state.SetItemsProcessed(state.iterations() * state.range(0));
 }
 
+// Other scores each time, as in a step: a branch predictor learns a selection that is repeated.
+void BM_SelectTop(benchmark::State& state) {
+  constexpr std::size_t kHeads = 90;
+  const auto count = static_cast<std::size_t>(state.range(0));
+  const std::vector<float> scores = normals(kHeads * count, 4);
+  TopSelector top;
+  std::vector<std::int32_t> chosen;
+  std::size_t head = 0;
+  for (auto _ : state) {
+    top.select(std::span(scores).subspan(head * count, count), static_cast<int>(count) / 32, &chosen);
+    benchmark::DoNotOptimize(chosen.data());
+    head = (head + 1) % kHeads;
+  }
+  state.SetItemsProcessed(state.iterations() * state.range(0));
+}
+
+BENCHMARK(BM_QuadsHiggs2)->Arg(7168)->Arg(32768);
 BENCHMARK(BM_ScoreHiggs2)->Arg(7168)->Arg(32768);
 BENCHMARK(BM_ScoreHiggs2x16)->Arg(7168)->Arg(32768);
 BENCHMARK(BM_LargestHiggs2x16)->Arg(7168)->Arg(32768);
 BENCHMARK(BM_MaxLogit)->Arg(32768);
-BENCHMARK(BM_MaxSoftmax)->Arg(32768);
+BENCHMARK(BM_MaxSoftmax)->Arg(7168)->Arg(32768);
+BENCHMARK(BM_MaxSoftmaxOfQuads)->Arg(7168)->Arg(32768);
 BENCHMARK(BM_SelectTop)->Arg(7168)->Arg(32768);
 
 }  // namespace

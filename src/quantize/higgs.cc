@@ -19,6 +19,8 @@
 #define HWY_TARGET_INCLUDE "quantize/higgs.cc"
 #include "simd/dispatch.h"
 
+#include "quantize/walsh_hadamard-inl.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace kvartet::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
@@ -88,89 +90,47 @@ void snap_to_grid(const GridLanes& grid, int p, const float* y, std::size_t coun
   }
 }
 
-// Four sums of a code lie together. n is a multiple of the vector, or smaller than one.
-void fill_lut(const GridLanes& grid, int p, int n, const float* const* q, std::size_t subs, float* HWY_RESTRICT tables) {
+// The points of some codes side by side: a vector.
+template <int kP, class D>
+HWY_INLINE hn::Vec<D> points_of(D d, const float* HWY_RESTRICT points, const std::uint8_t* HWY_RESTRICT codes) {
+  const hn::FixedTag<float, 4> d4;
+  if constexpr (hn::MaxLanes(D()) == 8) {
+    constexpr int kHalf = 4 / kP;
+    return hn::Combine(d, points_of<kP>(d4, points, codes + kHalf), points_of<kP>(d4, points, codes));
+  } else if constexpr (kP == 4) {
+    return hn::LoadU(d, points + std::size_t{4} * codes[0]);
+  } else {
+    const hn::FixedTag<float, 2> d2;
+    return hn::Combine(d, hn::LoadU(d2, points + std::size_t{2} * codes[1]), hn::LoadU(d2, points + std::size_t{2} * codes[0]));
+  }
+}
+
+// x = the transform of scale * the codes' points, of which there are n numbers, a multiple of eight vectors. The bits that the
+// obvious way gives: numbers first, then the transform.
+template <int kP>
+HWY_INLINE void decode_points(const float* HWY_RESTRICT points, const std::uint8_t* HWY_RESTRICT codes, std::size_t n,
+                              float scale, float* HWY_RESTRICT x) {
   const hn::CappedTag<float, 8> d;
-  using V = hn::Vec<decltype(d)>;
-  alignas(64) float tail[4 * 8];
-  for (std::size_t sub = 0; sub < subs; ++sub) {
-    float* const table = tables + sub * static_cast<std::size_t>(n) * 4;
-    for (std::size_t j = 0; j < static_cast<std::size_t>(n); j += hn::Lanes(d)) {
-      V sums[4] = {hn::Zero(d), hn::Zero(d), hn::Zero(d), hn::Zero(d)};
-      for (int k = 0; k < p; ++k) {
-        const V point = hn::LoadU(d, grid.points + static_cast<std::size_t>(k) * grid.padded + j);
-        const std::size_t at = sub * static_cast<std::size_t>(p) + static_cast<std::size_t>(k);
-        for (int h = 0; h < 4; ++h) sums[h] = hn::MulAdd(hn::Set(d, q[h][at]), point, sums[h]);
-      }
-      const bool whole = j + hn::Lanes(d) <= static_cast<std::size_t>(n);
-      hn::StoreInterleaved4(sums[0], sums[1], sums[2], sums[3], d, whole ? table + 4 * j : tail);
-      if (!whole) std::memcpy(table + 4 * j, tail, (static_cast<std::size_t>(n) - j) * 4 * sizeof(float));
+  constexpr std::size_t kLanes = hn::MaxLanes(d);
+  const auto factor = hn::Set(d, scale);
+  for (std::size_t first = 0; first < n; first += kHadamardVectors * kLanes) {
+    hn::Vec<decltype(d)> all[kHadamardVectors];
+    for (std::size_t i = 0; i < kHadamardVectors; ++i) {
+      const auto numbers = points_of<kP>(d, points, codes + (first + i * kLanes) / kP);
+      all[i] = stages_in_vector(d, hn::Mul(factor, numbers));
     }
+    stages_across(all);
+    for (std::size_t i = 0; i < kHadamardVectors; ++i) hn::StoreU(all[i], d, x + first + i * kLanes);
   }
+  stages_in_memory(d, x, kHadamardVectors * kLanes, n);
 }
 
-HWY_INLINE float read_scale(const std::byte* from) {
-  std::uint16_t bits = 0;
-  std::memcpy(&bits, from, sizeof(bits));
-  const std::uint32_t wide = static_cast<std::uint32_t>(bits) << 16;
-  float scale = 0;
-  std::memcpy(&scale, &wide, sizeof(scale));
-  return scale;
+void decode_pairs(const float* points, const std::uint8_t* codes, std::size_t n, float scale, float* x) {
+  decode_points<2>(points, codes, n, scale, x);
 }
 
-// Adds the table entries of kSubs codes, beginning with `sub`, to each row's four sums.
-template <std::size_t kSubs>
-HWY_INLINE void add_entries(const std::byte* HWY_RESTRICT rows, std::size_t row_bytes, std::size_t count,
-                            const float* HWY_RESTRICT tables, std::size_t table_floats, float* HWY_RESTRICT sums) {
-  const hn::FixedTag<float, 4> d;
-  for (std::size_t i = 0; i < count; ++i) {
-    std::uint32_t codes = 0;
-    std::memcpy(&codes, rows + i * row_bytes, kSubs);
-    auto sum = hn::Load(d, sums + 4 * i);
-    for (std::size_t s = 0; s < kSubs; ++s) {
-      sum = hn::Add(sum, hn::LoadU(d, tables + s * table_floats + std::size_t{codes & 0xffU} * 4));
-      codes >>= 8;
-    }
-    hn::Store(sum, d, sums + 4 * i);
-  }
-}
-
-// Logits of `count` rows from `first` on: the sums times the rows' scales, each query's together.
-HWY_INLINE void write_logits(const LutScoreArgs& args, std::size_t first, std::size_t count, const float* HWY_RESTRICT sums) {
-  const hn::FixedTag<float, 4> d;
-  for (std::size_t i = 0; i < count; i += 4) {
-    const std::size_t here = count - i < 4 ? count - i : 4;
-    alignas(16) float scales[4] = {};
-    for (std::size_t r = 0; r < here; ++r) scales[r] = read_scale(args.rows + (first + i + r) * args.row_bytes + args.subs);
-    hn::Vec<decltype(d)> query[4];
-    hn::LoadInterleaved4(d, sums + 4 * i, query[0], query[1], query[2], query[3]);
-    for (std::size_t h = 0; h < 4; ++h) {
-      alignas(16) float logits[4];
-      hn::Store(hn::Mul(query[h], hn::Load(d, scales)), d, logits);
-      std::memcpy(args.logits + h * args.stride + first + i, logits, here * sizeof(float));
-    }
-  }
-}
-
-// Four tables at a time: with 256 points they are 16 KiB, which the nearest cache holds beside a few hundred rows and their sums;
-// all tables of a head of 64 channels are 64 KiB.
-void lut_score(const LutScoreArgs& args) {
-  constexpr std::size_t kRows = 256;
-  constexpr std::size_t kSubs = 4;
-  const hn::FixedTag<float, 4> d;
-  const std::size_t table_floats = args.points * 4;
-  alignas(64) float sums[kRows * 4];
-  for (std::size_t first = 0; first < args.count; first += kRows) {
-    const std::size_t here = args.count - first < kRows ? args.count - first : kRows;
-    const std::byte* const rows = args.rows + first * args.row_bytes;
-    for (std::size_t i = 0; i < 4 * kRows; i += 4) hn::Store(hn::Zero(d), d, sums + i);
-    std::size_t sub = 0;
-    for (; sub + kSubs <= args.subs; sub += kSubs)
-      add_entries<kSubs>(rows + sub, args.row_bytes, here, args.tables + sub * table_floats, table_floats, sums);
-    for (; sub < args.subs; ++sub)
-      add_entries<1>(rows + sub, args.row_bytes, here, args.tables + sub * table_floats, table_floats, sums);
-    write_logits(args, first, here, sums);
-  }
+void decode_quads(const float* points, const std::uint8_t* codes, std::size_t n, float scale, float* x) {
+  decode_points<4>(points, codes, n, scale, x);
 }
 
 }  // namespace kvartet::HWY_NAMESPACE
@@ -180,14 +140,15 @@ HWY_AFTER_NAMESPACE();
 namespace kvartet {
 
 HWY_EXPORT(snap_to_grid);
-HWY_EXPORT(fill_lut);
-HWY_EXPORT(lut_score);
+HWY_EXPORT(decode_pairs);
+HWY_EXPORT(decode_quads);
 
 namespace {
 
 constexpr std::size_t kPadding = 8;  // floats of the widest vector used
 constexpr int kMostGroup = 1024;
-constexpr std::size_t kScratch = 1024 + 16;  // a group and the padding to a whole block
+constexpr std::size_t kLeastInRegisters = 64;  // numbers that every target transforms eight vectors at a time
+constexpr std::size_t kScratch = 1024 + 16;    // a group and the padding to a whole block
 constexpr float kNeverNearest = 1e37F;
 
 std::size_t size_of(int n) { return static_cast<std::size_t>(n); }
@@ -232,17 +193,22 @@ HiggsGrid::HiggsGrid(int p, MatView<const float> points)
       norm += points.row(i)[k] * points.row(i)[k];
     }
     offset_[i] = norm / 2;
+    radius_ = std::max(radius_, std::sqrt(norm));
   }
 }
 
 void HiggsGrid::snap(const float* y, std::size_t count, std::uint8_t* codes) const {
-  SIMD_CHOOSE(snap_to_grid)({lanes_.data(), offset_.data(), padded_}, p_, y, count, codes);
+  SIMD_CHOOSE(snap_to_grid)(lanes(), p_, y, count, codes);
 }
 
-void HiggsGrid::fill_tables(MatView<const float> q, std::size_t subs, float* tables) const {
-  KV_CHECK(q.rows == 4 && q.cols == subs * size_of(p_));
-  const float* const rows[4] = {q.row(0), q.row(1), q.row(2), q.row(3)};
-  SIMD_CHOOSE(fill_lut)({lanes_.data(), offset_.data(), padded_}, p_, n_, rows, subs, tables);
+void HiggsGrid::decode_group(const std::uint8_t* codes, std::size_t group, float scale, float* x) const {
+  if (group >= kLeastInRegisters && (p_ == 2 || p_ == 4)) {
+    const auto decode = p_ == 2 ? SIMD_CHOOSE(decode_pairs) : SIMD_CHOOSE(decode_quads);
+    return decode(points_.data(), codes, group, scale, x);
+  }
+  const std::size_t p = size_of(p_);
+  for (std::size_t i = 0; i < group; ++i) x[i] = scale * point(codes[i / p])[i % p];
+  hadamard_transform({x, group});
 }
 
 void hadamard_transform(std::span<float> x) {
@@ -290,6 +256,13 @@ void HiggsCodec::encode(const float* x, std::uint8_t* codes, std::uint16_t* scal
 void HiggsCodec::decode(const std::uint8_t* codes, const std::uint16_t* scales, float* x) const {
   const std::size_t group = size_of(group_);
   const std::size_t p = size_of(grid_->p());
+  if (signs_.empty() && size_of(dim_) == groups_ * group && group >= p) {
+    for (std::size_t g = 0; g < groups_; ++g) {
+      const float scale = float_from_bf16(scales[g]) / static_cast<float>(group_);
+      grid_->decode_group(codes + g * blocks_, group, scale, x + g * group);
+    }
+    return;
+  }
   std::array<float, kScratch> y;
   for (std::size_t g = 0; g < groups_; ++g) {
     const float scale = float_from_bf16(scales[g]) / static_cast<float>(group_);
@@ -311,8 +284,6 @@ void HiggsCodec::turn_query(float* q) const {
   hadamard_transform({q, size_of(group_)});
   for (std::size_t i = 0; i < size_of(group_); ++i) q[i] /= static_cast<float>(group_);
 }
-
-void score_by_table(const LutScoreArgs& args) { SIMD_CHOOSE(lut_score)(args); }
 
 }  // namespace kvartet
 #endif

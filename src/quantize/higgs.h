@@ -38,9 +38,11 @@ class HiggsGrid {
   // The nearest point of each of `count` blocks of p numbers; the first of equals.
   void snap(const float* y, std::size_t count, std::uint8_t* codes) const;
 
-  // Tables of partial products for four queries: tables[sub][code][4] = <q block, point>, for `subs` blocks of p channels;
-  // q: [4, subs * p].
-  void fill_tables(MatView<const float> q, std::size_t subs, float* tables) const;
+  // x = the transform of scale * the points of a group's codes; [group] numbers, a power of two and whole points.
+  void decode_group(const std::uint8_t* codes, std::size_t group, float scale, float* x) const;
+
+  GridLanes lanes() const { return {lanes_.data(), offset_.data(), padded_}; }
+  float radius() const { return radius_; }  // norm of the point that is farthest out
 
  private:
   static std::size_t uz(int i) { return static_cast<std::size_t>(i); }
@@ -50,6 +52,7 @@ class HiggsGrid {
   std::vector<float> points_;  // [n][p]
   std::vector<float> lanes_;   // [p][padded]
   std::vector<float> offset_;  // [padded]: half of each point's squared norm; huge for padding
+  float radius_ = 0;
 };
 
 enum class HiggsSigns : std::uint8_t { kNone, kSeeded };
@@ -87,19 +90,5 @@ class HiggsCodec {
   std::size_t blocks_;        // of p, in a group
   std::vector<float> signs_;  // [dim]; empty: none
 };
-
-// Scores of coded rows by table look-up, four queries at a time (2.3.4). Rows lie `row_bytes` apart, each `subs` codes and
-// then a bf16 scale.
-struct LutScoreArgs {
-  const std::byte* rows = nullptr;
-  std::size_t row_bytes = 0;
-  std::size_t count = 0;
-  std::size_t subs = 0;
-  std::size_t points = 0;  // of the grid: tables are [subs][points][4]
-  const float* tables = nullptr;
-  float* logits = nullptr;  // [4, stride] is written
-  std::size_t stride = 0;
-};
-void score_by_table(const LutScoreArgs& args);
 
 }  // namespace kvartet

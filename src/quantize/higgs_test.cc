@@ -175,49 +175,30 @@ TEST(Higgs, THiggsAdv) {
   EXPECT_LT(error(HiggsSigns::kSeeded), 0.2);
 }
 
-// T-LUT, on every instruction set.
-TEST(Higgs, TLut) {
+// Groups of whole vectors are decoded in registers: the bits of points, scale and transform one after the other.
+TEST(Higgs, DecodingInRegistersChangesNoBit) {
   for (const SimdTarget& target : simd_targets()) {
     const ScopedSimdTarget scope(target);
-    for (const auto& [p, n] : {std::pair{2, 256}, {4, 256}, {8, 256}}) {
-      for (const int dim : {32, 64, 128}) {
-        const HiggsCodec codec(grid(p, n), dim, dim);
-        const std::size_t d = static_cast<std::size_t>(dim);
-        const std::size_t subs = codec.code_bytes();
-        constexpr std::size_t kRows = 261;  // more than a block of the kernel, and not a multiple of four
-        std::vector<std::byte> rows(kRows * codec.row_bytes());
-        std::vector<float> decoded(kRows * d);
-        for (std::size_t r = 0; r < kRows; ++r) {
-          const Coded coded = encode(codec, normal_row(dim, r));
-          std::copy_n(reinterpret_cast<const std::byte*>(coded.codes.data()), subs, rows.data() + r * codec.row_bytes());
-          std::copy_n(reinterpret_cast<const std::byte*>(coded.scales.data()), 2, rows.data() + r * codec.row_bytes() + subs);
-          codec.decode(coded.codes.data(), coded.scales.data(), decoded.data() + r * d);
-        }
-        std::vector<float> queries;
-        std::vector<float> turned;
-        for (std::uint64_t h = 0; h < 4; ++h) {
-          std::vector<float> q = normal_row(dim, 50 + h);
-          queries.insert(queries.end(), q.begin(), q.end());
-          codec.turn_query(q.data());
-          turned.insert(turned.end(), q.begin(), q.end());
-        }
-        std::vector<float> tables(subs * static_cast<std::size_t>(n) * 4);
-        codec.grid().fill_tables({turned.data(), 4, d}, subs, tables.data());
-        std::vector<float> logits(4 * (kRows + 1), -5.0F);
-        score_by_table(
-            {rows.data(), codec.row_bytes(), kRows, subs, static_cast<std::size_t>(n), tables.data(), logits.data(), kRows + 1});
-        for (std::size_t h = 0; h < 4; ++h) {
-          for (std::size_t r = 0; r < kRows; ++r) {
-            double dot = 0;
-            double size = 0;
-            for (std::size_t c = 0; c < d; ++c) {
-              dot += static_cast<double>(queries[h * d + c]) * decoded[r * d + c];
-              size += std::abs(static_cast<double>(queries[h * d + c]) * decoded[r * d + c]);
-            }
-            EXPECT_NEAR(logits[h * (kRows + 1) + r], dot, 1e-5 * size) << target.name;
+    for (const auto& [p, n] : {std::pair{2, 16}, {2, 256}, {4, 16}, {4, 256}}) {
+      for (const int group : {32, 64, 128, 1024}) {
+        const int dim = group == 64 ? 192 : group;
+        const HiggsCodec codec(grid(p, n), dim, group);
+        const Coded coded = encode(codec, normal_row(dim, 3));
+        std::vector<float> got(static_cast<std::size_t>(dim) + 1, -5.0F);
+        codec.decode(coded.codes.data(), coded.scales.data(), got.data());
+        std::vector<float> expected;
+        for (std::size_t g = 0; g < codec.groups(); ++g) {
+          const float scale = float_from_bf16(coded.scales[g]) / static_cast<float>(group);
+          std::vector<float> y;
+          for (int i = 0; i < group; ++i) {
+            const std::uint8_t code = coded.codes[g * static_cast<std::size_t>(group / p) + static_cast<std::size_t>(i / p)];
+            y.push_back(scale * codec.grid().point(code, i % p));
           }
-          EXPECT_EQ(logits[h * (kRows + 1) + kRows], -5.0F);
+          hadamard_transform(y);
+          expected.insert(expected.end(), y.begin(), y.end());
         }
+        expected.push_back(-5.0F);
+        EXPECT_EQ(got, expected) << target.name << " (" << p << "," << n << ") group " << group;
       }
     }
   }
