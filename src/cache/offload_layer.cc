@@ -289,6 +289,8 @@ Status OffloadLayer::stage(const Step& step, int unit_index, OffloadScratch::Wor
   KV_TRY(unit.keys.own(*step.fast, 0, selected_rows()));
   KV_TRY(unit.values.own(*step.fast, 0, selected_rows()));
   for (const std::int32_t slot : unit.free) unit.slots[uz(slot)] = -1;
+  constexpr std::size_t kAhead = 8;
+  const bool rotates = options_->rope == KeyRope::kPre;
   std::size_t at = 0;  // in rows: both lists are ascending
   for (std::size_t done = 0; done < unit.missing.size();) {
     worker.keys.clear();
@@ -297,6 +299,7 @@ Status OffloadLayer::stage(const Step& step, int unit_index, OffloadScratch::Wor
     std::size_t end = done;
     for (; end < unit.missing.size() && unit.free[end] / tile_rows == tile; ++end) {
       const std::int32_t position = unit.missing[end];
+      if (rotates && end + kAhead < unit.missing.size()) step.rope->prefetch(unit.missing[end + kAhead]);
       while (rows[at] != position) ++at;
       const std::byte* const row = fetched + at * row_bytes;
       std::byte* const room = worker.f16_rows.data() + 2 * (end - done) * f16_bytes;

@@ -57,15 +57,30 @@ RopeTable::RopeTable(const RopeShape& shape, int positions)
     : pairs_(shape.dims / 2), layout_(shape.layout), positions_(positions) {
   KV_CHECK(positions >= 0);
   check_shape(shape);
-  cosine_.reserve(static_cast<std::size_t>(positions) * static_cast<std::size_t>(pairs_));
-  sine_.reserve(cosine_.capacity());
-  for (int position = 0; position < positions; ++position) append_angles(shape, position, &cosine_, &sine_);
+  turns_.reserve(static_cast<std::size_t>(positions) * 2 * static_cast<std::size_t>(pairs_));
+  std::vector<float> cosine;
+  std::vector<float> sine;
+  for (int position = 0; position < positions; ++position) {
+    cosine.clear();
+    sine.clear();
+    append_angles(shape, position, &cosine, &sine);
+    turns_.insert(turns_.end(), cosine.begin(), cosine.end());
+    turns_.insert(turns_.end(), sine.begin(), sine.end());
+  }
 }
 
 void RopeTable::rotate(float* row, int position) const {
   KV_DCHECK(position >= 0 && position < positions_);
-  const std::size_t at = static_cast<std::size_t>(position) * static_cast<std::size_t>(pairs_);
-  turn(row, layout_, pairs_, cosine_.data() + at, sine_.data() + at);
+  const float* const cosine = turns_.data() + static_cast<std::size_t>(position) * 2 * static_cast<std::size_t>(pairs_);
+  turn(row, layout_, pairs_, cosine, cosine + pairs_);
+}
+
+void RopeTable::prefetch(int position) const {
+  KV_DCHECK(position >= 0 && position < positions_);
+  constexpr std::size_t kLine = 64 / sizeof(float);
+  const std::size_t numbers = 2 * static_cast<std::size_t>(pairs_);
+  const float* const turn = turns_.data() + static_cast<std::size_t>(position) * numbers;
+  for (std::size_t i = 0; i < numbers; i += kLine) __builtin_prefetch(turn + i);
 }
 
 RopeTurn::RopeTurn(const RopeShape& shape, int position) : layout_(shape.layout) {

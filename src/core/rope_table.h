@@ -26,13 +26,13 @@ class RopeTable {
   RopeTable(const RopeShape& shape, int positions);
   int positions() const { return positions_; }
   void rotate(float* row, int position) const;  // one head's row, in place
+  void prefetch(int position) const;            // rotate() will ask for it soon: positions far apart lie far apart in memory
 
  private:
   int pairs_;
   RopeLayout layout_;
   int positions_;
-  std::vector<float> cosine_;  // [positions, pairs]
-  std::vector<float> sine_;
+  std::vector<float> turns_;  // [positions][2][pairs]: cosines, then sines
 };
 
 // The rotation by one position, for a few rows and positions that need no table.
