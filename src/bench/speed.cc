@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
+#include <system_error>
 #include <utility>
 
 #include "core/clock.h"
@@ -64,6 +66,7 @@ class SpeedMeter {
  private:
   Status open();
   Status measure_depth(int depth);
+  Status measure_tier();
   Status open_peer_sessions(int depth);
   Status prefill_round(std::span<const Token> tokens);
   Status prefill_rounds(std::span<const Token> tokens, int depth);
@@ -111,6 +114,20 @@ Status SpeedMeter::open() {
   PeerOptions peer;
   peer.threads = options_.threads;
   KV_ASSIGN(peer_, PeerLlama::open(options_.model_path, peer));
+  return {};
+}
+
+// What the disk gives at most, to compare with what the steps ask of it.
+Status SpeedMeter::measure_tier() {
+  const auto on_disk = [](const CacheSpec& spec) { return spec.offload && spec.offload->tier == Tier::kDisk; };
+  if (std::none_of(options_.specs.begin(), options_.specs.end(), on_disk)) return {};
+  KV_TRY(say("random reads from the disk"));
+  DiskRequest request;
+  std::error_code error;
+  request.directory =
+      options_.tier_directory.empty() ? std::filesystem::temp_directory_path(error).string() : options_.tier_directory;
+  request.cancel = options_.cancel;
+  KV_ASSIGN(report_.disk, measure_disk(request));
   return {};
 }
 
@@ -273,6 +290,7 @@ Status SpeedMeter::measure_depth(int depth) {
 
 Result<SpeedReport> SpeedMeter::run() {
   KV_TRY(open());
+  KV_TRY(measure_tier());
   for (int depth : options_.depths) KV_TRY(measure_depth(depth));
   report_.read_gb_per_s = median(report_.read_runs);
   return std::move(report_);

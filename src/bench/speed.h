@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "bench/disk_rates.h"
 #include "cache/spec.h"
 #include "core/arena.h"
 #include "core/bytes.h"
@@ -70,6 +71,7 @@ struct SpeedReport {
   std::vector<double> read_runs;
   // Of this process, with every cache still there: says what a cache takes only where it is the only one.
   std::int64_t resident_bytes = 0;
+  std::optional<DiskRates> disk;  // of the folder, before the first round; only if a cache has tier=disk
   std::vector<SpeedRow> rows;
 };
 

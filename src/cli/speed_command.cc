@@ -73,6 +73,10 @@ void print_tiers(const SpeedReport& report) {
                         static_cast<double>(b.traffic.medium.reads) / steps, read / steps / kMib, used > 0 ? read / used : 0.0,
                         b.slow_medium);
   }
+  if (report.disk) {
+    text += fmt::format("\nrandom reads of 4 KiB before the first round ({}): {:.0f} per second, ± {:.0f} %\n",
+                        report.disk->medium, report.disk->reads_per_s.value, 100 * report.disk->reads_per_s.spread);
+  }
   if (has_far_rows) print(text);
 }
 
@@ -130,6 +134,12 @@ void print_json(const SpeedReport& report, const SpeedFlags& flags) {
                                        {"read_runs", report.read_runs}}},
                                      {"resident_bytes", report.resident_bytes},
                                      {"rows", rows}};
+  if (report.disk) {
+    document["disk"] = {{"medium", report.disk->medium},
+                        {"reads_per_s", report.disk->reads_per_s.value},
+                        {"reads_spread", report.disk->reads_per_s.spread},
+                        {"bytes_per_s", report.disk->bytes_per_s.value}};
+  }
   print(json_text(document));
 }
 
