@@ -113,6 +113,7 @@ Status SpeedMeter::open() {
   if (!options_.peer) return {};
   PeerOptions peer;
   peer.threads = options_.threads;
+  peer.cancel = options_.cancel;
   KV_ASSIGN(peer_, PeerLlama::open(options_.model_path, peer));
   return {};
 }

@@ -1,6 +1,7 @@
 #include "model/peer_llama.h"
 
 #include <algorithm>
+#include <atomic>
 #include <exception>
 #include <utility>
 
@@ -48,6 +49,9 @@ auto guarded(const Call& call) -> decltype(call()) {
   }
 }
 
+// What libllama asks between two operations of a graph; a step over a long prompt takes seconds, a prefill minutes.
+bool is_cancelled(void* flag) { return static_cast<const std::atomic<bool>*>(flag)->load(); }
+
 // A batch of one sequence whose storage is ours.
 class Batch {
  public:
@@ -75,8 +79,8 @@ class Batch {
 
 class Session : public PeerSession {
  public:
-  Session(ModelPointer model, ContextPointer context, int vocab)
-      : model_(std::move(model)), context_(std::move(context)), vocab_(vocab), batch_(kBatch) {}
+  Session(ModelPointer model, ContextPointer context, int vocab, const std::atomic<bool>* cancel)
+      : model_(std::move(model)), context_(std::move(context)), vocab_(vocab), cancel_(cancel), batch_(kBatch) {}
 
   int depth() const override { return depth_; }
 
@@ -138,6 +142,7 @@ class Session : public PeerSession {
     return guarded([&]() -> Status {
       batch_.fill(tokens, depth_, logits);
       const std::int32_t code = llama_decode(context_.get(), batch_.get());
+      if (code != 0 && cancel_ != nullptr && cancel_->load()) return cancelled("interrupted while llama.cpp was computing");
       if (code != 0)
         return internal_error(
             fmt::format("llama.cpp failed to run {} tokens at position {} (code {})", tokens.size(), depth_, code));
@@ -149,13 +154,15 @@ class Session : public PeerSession {
   ModelPointer model_;
   ContextPointer context_;
   int vocab_;
+  const std::atomic<bool>* cancel_;
   Batch batch_;
   int depth_ = 0;
 };
 
 class LibllamaPeer : public PeerLlama {
  public:
-  LibllamaPeer(ModelPointer model, int threads) : model_(std::move(model)), threads_(threads) {
+  LibllamaPeer(ModelPointer model, const PeerOptions& options)
+      : model_(std::move(model)), threads_(options.threads), cancel_(options.cancel) {
     vocab_ = llama_vocab_n_tokens(llama_model_get_vocab(model_.get()));
   }
 
@@ -210,12 +217,15 @@ class LibllamaPeer : public PeerLlama {
         return exhausted(fmt::format("llama.cpp cannot make a context of {} tokens with a {} cache", options.context,
                                      peer_cache_name(options.cache)));
       }
-      return std::make_unique<Session>(model_, std::move(context), vocab_);
+      // Not in the parameters: making a context computes nothing that could be given up.
+      if (cancel_ != nullptr) llama_set_abort_callback(context.get(), is_cancelled, const_cast<std::atomic<bool>*>(cancel_));
+      return std::make_unique<Session>(model_, std::move(context), vocab_, cancel_);
     });
   }
 
   ModelPointer model_;
   int threads_;
+  const std::atomic<bool>* cancel_;
   int vocab_ = 0;
 };
 
@@ -234,7 +244,7 @@ Result<std::unique_ptr<PeerLlama>> PeerLlama::open(const std::string& path, cons
     params.use_extra_bufts = options.repack == PeerRepack::kOn;
     ModelPointer model(llama_model_load_from_file(path.c_str(), params), ModelDeleter());
     if (model == nullptr) return bad_input(fmt::format("llama.cpp cannot load '{}'", path));
-    return std::unique_ptr<PeerLlama>(std::make_unique<LibllamaPeer>(std::move(model), options.threads));
+    return std::unique_ptr<PeerLlama>(std::make_unique<LibllamaPeer>(std::move(model), options));
   });
 }
 

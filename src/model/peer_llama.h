@@ -4,6 +4,7 @@
 // team of its own would slow both several times).
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -25,6 +26,7 @@ enum class PeerRepack : std::uint8_t { kOff, kOn };
 struct PeerOptions {
   int threads = 1;
   PeerRepack repack = PeerRepack::kOn;
+  const std::atomic<bool>* cancel = nullptr;  // once true, whatever its sessions compute ends with kCancelled
 };
 
 struct PeerSessionOptions {
@@ -38,7 +40,7 @@ class PeerSession {
  public:
   virtual ~PeerSession() = default;
   virtual int depth() const = 0;  // tokens in the cache
-  // Appends the tokens, 512 at a time. kExhausted: more than the context holds.
+  // Appends the tokens, 512 at a time. kExhausted: more than the context holds. kCancelled: in the middle of them; rewind.
   virtual Status prefill(std::span<const std::int32_t> tokens) = 0;
   // Appends one token.
   virtual Status decode(std::int32_t token) = 0;

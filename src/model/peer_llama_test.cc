@@ -1,6 +1,7 @@
 #include "model/peer_llama.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <vector>
 
@@ -55,6 +56,31 @@ TEST(PeerLlama, GenerateIsGreedy) {
     EXPECT_EQ(next, std::max_element(row.begin(), row.end()) - row.begin());
     tokens.push_back(next);
   }
+}
+
+// Ctrl-C sets the flag while libllama computes, for minutes with a long prompt: the call itself has to come back.
+TEST(PeerLlama, APrefillThatIsCancelledComesBackAndTheSessionCanBeRewound) {
+  std::atomic<bool> cancel{false};
+  const auto peer = PeerLlama::open(tiny_model_file({}), {.threads = 1, .repack = PeerRepack::kOff, .cancel = &cancel});
+  ASSERT_TRUE(peer.ok());
+  auto session = (*peer)->session({.cache = PeerCache::kF16, .context = 100});
+  ASSERT_TRUE(session.ok());
+  const auto tokens = some_tokens(20);
+  ASSERT_TRUE((*session)->prefill(std::span(tokens).first(10)).ok());
+  cancel = true;
+  EXPECT_EQ((*session)->prefill(std::span(tokens).subspan(10)).code(), Code::kCancelled);
+  EXPECT_EQ((*session)->decode(1).code(), Code::kCancelled);
+  EXPECT_EQ((*session)->depth(), 10);
+  cancel = false;
+  ASSERT_TRUE((*session)->rewind(10).ok());
+  ASSERT_TRUE((*session)->prefill(std::span(tokens).subspan(10)).ok());
+  const std::vector<float> again((*session)->logits().begin(), (*session)->logits().end());
+
+  auto other = (*peer)->session({.cache = PeerCache::kF16, .context = 100});
+  ASSERT_TRUE(other.ok());
+  ASSERT_TRUE((*other)->prefill(std::span(tokens).first(10)).ok());
+  ASSERT_TRUE((*other)->prefill(std::span(tokens).subspan(10)).ok());
+  EXPECT_EQ(again, std::vector<float>((*other)->logits().begin(), (*other)->logits().end()));
 }
 
 TEST(PeerLlama, RewindAndTimes) {
