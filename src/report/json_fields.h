@@ -27,8 +27,9 @@ class JsonFields {
   }
   int whole(const nlohmann::json& object, const char* key) {
     const double x = number(object, key);
-    if (x < 0) miss(key);
-    return x >= 0 ? static_cast<int>(x) : 0;
+    if (x >= 0 && x == std::floor(x)) return static_cast<int>(x);
+    miss(key);
+    return 0;
   }
   const nlohmann::json& part(const nlohmann::json& object, const char* key) {
     static const nlohmann::json kNothing;

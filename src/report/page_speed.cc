@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <set>
 
+#include "core/counted.h"
 #include "report/page_parts.h"
 #include "report/speed_curves.h"
 
@@ -97,8 +98,8 @@ void write_phase(Html& out, const std::vector<SpeedCurve>& curves, const std::ma
 void write_one(Html& out, const SpeedCurves& speed, std::size_t number) {
   const std::map<std::string, std::string> names = names_of(speed);
   out.element("h3", fmt::format("{} on {}", speed.model, speed.cpu));
-  out.element("p", fmt::format("{}: {} threads, plain reading at {:.1f} GB/s in the same rounds, caches filled {}.", speed.source,
-                               speed.threads, speed.read_gb_per_s,
+  out.element("p", fmt::format("{}: {}, plain reading at {:.1f} GB/s in the same rounds, caches filled {}.", speed.source,
+                               counted(speed.threads, "thread"), speed.read_gb_per_s,
                                speed.filled_directly ? "directly with random rows" : "by real prompts"));
   write_phase(out, speed.decode, names,
               {.id = fmt::format("speed-decode-{}", number),

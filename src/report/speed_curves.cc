@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "core/counted.h"
 #include "report/json_fields.h"
 
 namespace kvartet {
@@ -12,20 +13,26 @@ namespace {
 
 using nlohmann::json;
 
-void add_point(const std::string& engine, const std::string& spec, const SpeedPoint& point, std::vector<SpeedCurve>* curves) {
+// False: this depth of the curve is known already, and which of the two rates holds nobody can tell.
+bool add_point(const std::string& engine, const std::string& spec, const SpeedPoint& point, std::vector<SpeedCurve>* curves) {
   auto at = std::ranges::find_if(*curves, [&](const SpeedCurve& c) { return c.engine == engine && c.spec == spec; });
   if (at == curves->end()) at = curves->insert(at, SpeedCurve{engine, spec, {}});
+  if (std::ranges::find(at->points, point.depth, &SpeedPoint::depth) != at->points.end()) return false;
   at->points.push_back(point);
+  return true;
 }
 
-void add_row(const json& row, SpeedCurves* out, JsonFields* fields) {
+Status add_row(const json& row, SpeedCurves* out, JsonFields* fields) {
   const std::string engine = fields->word(row, "engine");
   const std::string spec = fields->word(row, "spec");
   const std::string phase = fields->word(row, "phase");
   const SpeedPoint point{fields->whole(row, "depth"), fields->number(row, "tokens_per_s")};
   if (phase != "decode" && phase != "prefill") fields->miss("phase");
   if (!(point.tokens_per_s > 0)) fields->miss("tokens_per_s");
-  if (fields->ok()) add_point(engine, spec, point, phase == "decode" ? &out->decode : &out->prefill);
+  if (!fields->ok()) return {};
+  if (add_point(engine, spec, point, phase == "decode" ? &out->decode : &out->prefill)) return {};
+  return bad_input(fmt::format("{} measures {} of {} {} at {} more than once; leave one of them", out->source, phase, engine,
+                               spec, counted(point.depth, "token")));
 }
 
 }  // namespace
@@ -46,7 +53,7 @@ Result<SpeedCurves> parse_speed(std::string_view text, const std::string& source
   out.read_gb_per_s = fields.number(machine, "read_gb_per_s");
   const json& rows = fields.part(document, "rows");
   if (!rows.is_array()) fields.miss("rows");
-  for (const json& row : rows.is_array() ? rows : json::array()) add_row(row, &out, &fields);
+  for (const json& row : rows.is_array() ? rows : json::array()) KV_TRY(add_row(row, &out, &fields));
   if (!fields.ok()) {
     return bad_input(
         fmt::format("{} holds no speeds that this version can read ({} is missing or wrong); write it with 'kvartet "

@@ -57,6 +57,8 @@ TEST(SpeedCurves, WhatIsNoneIsRefused) {
                                      {"tokens_per_s", 0},
                                      {"tokens_per_s", "fast"},
                                      {"depth", -1},
+                                     {"depth", 1.5},
+                                     {"depth", 0},  // as in row 2, with another rate
                                      {"spec", 5}}) {
     nlohmann::json document = made_speed("q8_0");
     document["rows"][1][field] = wrong;
