@@ -5,6 +5,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "cache/spec_grammar.h"
 #include "cli/command.h"
 #include "cli/decisions.h"
 #include "cli/json_output.h"
@@ -82,6 +83,16 @@ Status check_page_path(const ReportFlags& flags) {
   return {};
 }
 
+// Of one model any trend is the same as itself.
+Status check_other_model(const StoredResults& results, const StoredResults& beside) {
+  if (results.runs.empty() || beside.runs.empty()) return {};
+  const RunIdentity& ours = results.runs.front().identity;
+  if (beside.runs.front().identity.model_hash != ours.model_hash) return {};
+  return usage_error(
+      fmt::format("--beside compares with another model, and both results are of {} (hash {}); name a folder of another one",
+                  printable(ours.model_name), printable(ours.model_hash)));
+}
+
 Status write_page(FileSystem& files, const ReportFlags& flags, const MergedResults& merged, std::span<const ReportRow> rows,
                   std::vector<StudyClaims> claims, Decisions decisions) {
   PageRequest request;
@@ -116,6 +127,7 @@ Status report(const ReportFlags& flags) {
   MergedResults other;
   if (!flags.beside.empty()) {
     KV_ASSIGN(other, load_folders(files, flags.beside));
+    KV_TRY(check_other_model(merged.results, other.results));
   }
   const std::vector<StudyClaims> claims = find_claims(merged.results, flags.beside.empty() ? nullptr : &other.results);
   Decisions decisions;
