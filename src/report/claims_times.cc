@@ -17,15 +17,15 @@ constexpr double kHardly = 0.10;  // "hardly changed": within a tenth
 // The comparisons of a claim, and what their times were taken of.
 struct Timing {
   std::vector<Part> parts;
-  bool all_alone = true;
-  bool any_shared = false;
+  int alone = 0;                // comparisons of runs alone
+  int shared = 0;               // comparisons of what caches did for themselves in a shared run
   std::set<SampleKey> prompts;  // of the runs alone
 
   // A comparison, to be judged by the caller.
   Part& add(const Case& c, const std::string& mine, const std::string& other, TimeOf time, std::string what) {
     const TimeRatio ratio = time_ratio(c.evidence, c.spec(mine), c.spec(other), time);
-    all_alone = all_alone && ratio.alone;
-    any_shared = any_shared || ratio.shared;
+    alone += ratio.alone ? 1 : 0;
+    shared += ratio.shared ? 1 : 0;
     if (ratio.alone) {
       for (const SoloPair& pair : c.evidence.solo_pairs(c.spec(mine), c.spec(other))) prompts.insert(pair.mine->key);
     }
@@ -40,9 +40,16 @@ struct Timing {
 ClaimRow decide_timing(const std::string& claim, const std::string& rule, const Timing& timing, std::string to_run) {
   ClaimRow row = decide_all(claim, rule, timing.parts, std::move(to_run));
   if (row.n == 0) return row;
-  if (timing.all_alone) {
+  const int all = static_cast<int>(timing.parts.size());
+  if (timing.alone == all) {
     row.reason += fmt::format(" Each cache ran alone, on {}.", counted(timing.prompts.size(), "prompt"));
-  } else if (timing.any_shared) {
+  } else if (timing.alone > 0) {
+    row.limits = "in part by the sealing alone";
+    row.reason += fmt::format(
+        " Both caches ran alone, on {}, in {} of {} comparisons; in the others the prefill and the first step were shared, so "
+        "they rest on the sealing alone; 'kvartet bench ... --solo 5' times whole requests of all.",
+        counted(timing.prompts.size(), "prompt"), timing.alone, all);
+  } else if (timing.shared > 0) {
     row.limits = "by the sealing alone";
     row.reason +=
         " The prefill and the first step were shared by all caches, so this rests on the sealing alone; 'kvartet bench ... "
