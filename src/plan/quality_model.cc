@@ -232,6 +232,10 @@ bool QualityModel::place(const EvidenceCell& cell, const std::optional<SpecFacts
     ++unread_;
     return false;
   }
+  if (!group->same_model)
+    ++foreign_;
+  else if (group->fidelity)
+    ++fidelity_;
   if (cell.nats.n < 2) return false;  // no spread, no interval
   Workload asked;
   asked.prompt_tokens = cell.prompt_tokens;
@@ -241,10 +245,6 @@ bool QualityModel::place(const EvidenceCell& cell, const std::optional<SpecFacts
   if (part.evict && !part.drops_rows()) return false;      // no eviction was seen
   part.kind = group->fidelity ? kKindOfText : kind_of_task(cell.task);
   part.position = position_of(cell);
-  if (!group->same_model)
-    ++foreign_;
-  else if (group->fidelity)
-    ++fidelity_;
   return true;
 }
 

@@ -209,6 +209,16 @@ TEST(QualityModel, CellsOfUnknownCachesAreCountedAndLeftOut) {
   EXPECT_EQ(model.foreign_cells(), 0);
 }
 
+// Of whose model a cell is does not depend on whether anything can be learnt from it: what is not foreign counts as our own.
+TEST(QualityModel, CellsOfAnotherModelAreForeignEvenWhereTheySayNothing) {
+  std::vector<EvidenceCell> cells = {cell("needle", 1024, "kivi:bits=4", 1, 0.01, 0.01),
+                                     cell("needle", 1024, "cam:target=4096", 20, 0.01, 0.01),
+                                     cell("needle", 1024, "kivi:bits=4", 20, 0.01, 0.01)};
+  for (EvidenceCell& c : cells) c.model_hash = "another";
+  const QualityModel model(cells, "ours", smol_model().shape);
+  EXPECT_EQ(model.foreign_cells(), 3);
+}
+
 // An explanation is the prediction, in words too.
 TEST(QualityModel, AnExplanationHasTheNumbersOfThePrediction) {
   const std::vector<EvidenceCell> cells = test::some_evidence();
