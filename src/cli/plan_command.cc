@@ -20,8 +20,11 @@ struct PlanFlags {
   int output_tokens = 0;
   int questions = 1;
   std::string question_position = "seen";
+  bool position_given = false;
   std::string memory;
   std::string fast_memory;
+  bool memory_given = false;  // an empty one, as of an unset variable, is not the same as no limit
+  bool fast_memory_given = false;
   std::optional<double> max_loss;
   std::string prefer;
   std::vector<std::string> kv;
@@ -46,10 +49,16 @@ Result<PlanRequest> request_of(const PlanFlags& flags) {
     request.workload.position = *position;
   if (flags.questions > 1 && request.workload.position == QuestionPosition::kSecond)
     return usage_error("--question-position second is about one question after another; give it, or --questions, not both");
-  if (!flags.memory.empty()) {
+  if (flags.questions > 1 && flags.position_given && request.workload.position == QuestionPosition::kSeen) {
+    return usage_error(fmt::format(
+        "--question-position seen is about one question, and --questions {} shares a cache that was sealed before any of "
+        "them was known; drop one of the two",
+        flags.questions));
+  }
+  if (flags.memory_given) {
     KV_ASSIGN(request.memory, parse_bytes(flags.memory));
   }
-  if (!flags.fast_memory.empty()) {
+  if (flags.fast_memory_given) {
     KV_ASSIGN(request.fast_memory, parse_bytes(flags.fast_memory));
   }
   request.max_loss = flags.max_loss;
@@ -163,6 +172,9 @@ void add_plan(CLI::App& app, Action* action) {
   command->add_flag("--all", flags->all, "list every candidate, not the first of each kind");
   command->add_flag("--json", flags->json, "one JSON document on standard output");
   command->callback([flags, action, command] {
+    flags->position_given = command->count("--question-position") > 0;
+    flags->memory_given = command->count("--memory") > 0;
+    flags->fast_memory_given = command->count("--fast-memory") > 0;
     for (const CLI::Option* option : command->get_options())
       flags->plans_too =
           flags->plans_too || (option->count() > 0 && option->get_name() != "--audit" && option->get_name() != "--json");

@@ -81,6 +81,11 @@ TEST_F(PlanProgram, SenselessRequestsAreUsage) {
   EXPECT_TRUE(
       is_refused(run({"plan", "-m", folder_.path("none.gguf"), "--for", "chat", "--prompt-tokens", "10"}), 3, "none.gguf"));
   EXPECT_TRUE(is_refused(run({"plan", "-m", model_, "--for", "chat", "--prompt-tokens", "1000000"}), 4, "context"));
+  EXPECT_TRUE(is_refused(run({"plan", "-m", model_, "--for", "chat", "--prompt-tokens", "10", "--memory", ""}), 2, "bytes"));
+  EXPECT_TRUE(is_refused(run({"plan", "-m", model_, "--for", "chat", "--prompt-tokens", "10", "--fast-memory", ""}), 2, "bytes"));
+  EXPECT_TRUE(is_refused(
+      run({"plan", "-m", model_, "--for", "chat", "--prompt-tokens", "10", "--questions", "3", "--question-position", "seen"}), 2,
+      "--questions 3"));
   EXPECT_TRUE(is_refused(run({"plan", "--audit"}), 3, "no decisions"));
   EXPECT_TRUE(is_refused(run({"plan", "--audit", "-m", model_, "--for", "chat", "--prompt-tokens", "10"}), 2, "--audit"));
 }
@@ -101,7 +106,9 @@ TEST_F(PlanProgram, ResultsOfThisModelAreCounted) {
   ASSERT_TRUE(is_ok(run(bench_arguments("measured", {"--samples", "6"}, {"--kv", "full", "--kv", "kivi:bits=2"}))));
   const Finished f = plan({"--results", out("measured"), "--json"});
   ASSERT_TRUE(is_ok(f));
-  EXPECT_EQ(f.json()["statistics"], "2 measured cells of this model (a task, a length and a cache each) from 1 folder");  // two tasks, one cache beside full
+  EXPECT_EQ(
+      f.json()["statistics"],
+      "2 measured cells of this model (a task, a length and a cache each) from 1 folder");  // two tasks, one cache beside full
 }
 
 // The report decides for every kind of task, from the results it shows; the model is found by the name that the results have.
@@ -244,8 +251,8 @@ TEST_F(PlanProgram, LearnIsRefusedWhereItMakesNoSense) {
 
 TEST_F(PlanProgram, AutoSaysWhatItChoseAndKeepsWhatHappened) {
   const std::string file = folder_.file("text.txt", haystack_text().substr(0, 600));
-  const Finished f = run({"run", "-m", model_, "--threads", "1", "--kv", "auto:memory=300K,max-loss=1", "-f", file,
-                          "--question", "Summarize the text.", "-n", "4", "--json"});
+  const Finished f = run({"run", "-m", model_, "--threads", "1", "--kv", "auto:memory=300K,max-loss=1", "-f", file, "--question",
+                          "Summarize the text.", "-n", "4", "--json"});
   ASSERT_EQ(f.code, 0) << f.err;
   EXPECT_NE(f.err.find("summary"), std::string::npos) << f.err;
   EXPECT_NE(f.err.find("guessed"), std::string::npos) << f.err;
@@ -262,8 +269,7 @@ TEST_F(PlanProgram, AutoSaysWhatItChoseAndKeepsWhatHappened) {
 TEST_F(PlanProgram, TheAuditShowsOddNamesAndRefusesOddFigures) {
   const std::string odd = folder_.path("odd\xff.gguf");
   std::filesystem::copy_file(model_, odd);
-  ASSERT_TRUE(
-      is_ok(run({"run", "-m", odd, "--threads", "1", "--kv", "auto:memory=300K,max-loss=1", "-p", "text", "-n", "2"})));
+  ASSERT_TRUE(is_ok(run({"run", "-m", odd, "--threads", "1", "--kv", "auto:memory=300K,max-loss=1", "-p", "text", "-n", "2"})));
   const Finished f = run({"plan", "--audit", "--json"});
   ASSERT_TRUE(is_ok(f));
   EXPECT_EQ(f.json()["rows"].size(), 1U);
@@ -277,8 +283,8 @@ TEST_F(PlanProgram, TheAuditShowsOddNamesAndRefusesOddFigures) {
 }
 
 TEST_F(PlanProgram, AutoInTheBenchmarkChoosesPerTask) {
-  ASSERT_TRUE(is_ok(
-      run(bench_arguments("auto", {"--samples", "2", "--json"}, {"--kv", "full", "--kv", "auto:memory=300K,max-loss=1"}))));
+  ASSERT_TRUE(
+      is_ok(run(bench_arguments("auto", {"--samples", "2", "--json"}, {"--kv", "full", "--kv", "auto:memory=300K,max-loss=1"}))));
   const Json rows = run({"plan", "--audit", "--json"}).json()["rows"];
   ASSERT_EQ(rows.size(), 2U);  // two tasks
   EXPECT_EQ(rows[0]["kind"], "single-fact");
