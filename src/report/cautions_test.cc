@@ -1,5 +1,6 @@
 #include "report/cautions.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -63,6 +64,22 @@ TEST(Cautions, GradedScoresAreNotWeakForBeingLow) {
     }
     EXPECT_FALSE(is_weak(r)) << n;
   }
+}
+
+TEST(Cautions, TablesWithoutFullAreNamed) {
+  StoredResults results = results_with(10, 10);
+  const auto said = [&] {
+    std::string all;
+    for (const std::string& caveat : report_caveats(results, report_rows(results))) all += caveat + "\n";
+    return all;
+  };
+  EXPECT_EQ(said().find("no answer of full"), std::string::npos) << said();
+  const int context = results.outcomes.front().key.context;
+  std::erase_if(results.outcomes, [&](const Outcome& o) { return o.spec == "full" && o.key.context == context; });
+  EXPECT_NE(said().find(fmt::format("no verdict, on needle at {} tokens;", context)), std::string::npos) << said();
+  for (Outcome& o : results.outcomes)
+    if (o.spec == "full") o.error = "out of memory";
+  EXPECT_NE(said().find(" tokens, needle at "), std::string::npos) << said();
 }
 
 TEST(Cautions, NothingIsSaidOfTasksWithoutAScore) {

@@ -298,8 +298,24 @@ std::string cell_name(const Cell& cell) {
   return fmt::format("{} at {} tokens{}", cell.task, cell.context, question_suffix(cell.position));
 }
 
+// Tables whose columns of differences and verdicts are empty.
+std::vector<std::string> tables_without_full(std::span<const ReportRow> rows) {
+  std::vector<std::string> out;
+  for (const RowTable& table : tables_of(rows)) {
+    const auto answered = [](const ReportRow* r) { return r->spec == kReference && r->n > 0; };
+    if (std::ranges::none_of(table.rows, answered)) out.push_back(cell_name(table.rows.front()->cell()));
+  }
+  return out;
+}
+
 std::vector<std::string> report_caveats(const StoredResults& results, std::span<const ReportRow> rows) {
   std::vector<std::string> out;
+  if (const std::vector<std::string> bare = tables_without_full(rows); !bare.empty()) {
+    out.push_back(
+        fmt::format("There is no answer of full, and so nothing to hold against it and no verdict, on {}; run the same command "
+                    "with --kv full.",
+                    fmt::join(bare, ", ")));
+  }
   const bool shared = std::any_of(rows.begin(), rows.end(), [](const ReportRow& r) { return shown_times(r).shared; });
   if (shared) {
     out.emplace_back(
