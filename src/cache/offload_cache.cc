@@ -115,18 +115,34 @@ Status OffloadCache::seal(int layer, const PromptRows& prompt, int threads, Arri
   return {};
 }
 
+OffloadLayer::Step OffloadCache::step_of(int layer, MatView<const float> queries, int threads) {
+  return {.queries = queries,
+          .rope = rope_.get(),
+          .fast = fast_.get(),
+          .store = &*store_,
+          .scratch = &scratch_,
+          .fetches = &fetches_[layer % 2],
+          .threads = threads};
+}
+
+void OffloadCache::expect(int layer, MatView<const float> guessed, int threads) {
+  KV_CHECK(wants_guessed_queries());
+  if (!pages_.empty() || !layers_[uz(layer)].selects()) return;
+  if (layer == options_->dense_layers) store_->begin_step();
+  layers_[uz(layer)].begin(step_of(layer, guessed, threads));
+}
+
 Status OffloadCache::select(int layer, const Queries& queries, int threads, std::span<const HeadView> kept) {
   if (!pages_.empty()) {
     pages_[uz(layer)].select(queries.own, kept);
     return {};
   }
   if (!layers_[uz(layer)].selects()) return {};
-  if (layer == options_->dense_layers) store_->begin_step();
+  const bool expected = fetches_[layer % 2].layer == layer;
+  if (layer == options_->dense_layers && !expected) store_->begin_step();
   const MatView<const float> asked = wants_guessed_queries() ? queries.guessed : queries.own;
   KV_CHECK(asked.data != nullptr);
-  return layers_[uz(layer)].select(
-      {.queries = asked, .rope = rope_.get(), .fast = fast_.get(), .store = &*store_, .scratch = &scratch_, .threads = threads},
-      kept);
+  return layers_[uz(layer)].select(step_of(layer, asked, threads), kept);
 }
 
 Status OffloadCache::rows_added(int layer, std::span<const MatView<const float>> keys, std::span<const HeadView> kept) {

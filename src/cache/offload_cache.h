@@ -32,7 +32,7 @@ class OffloadCache {
   OffloadCache(const OffloadCache& other);  // a fork
   OffloadCache(OffloadCache&&) noexcept = default;
   OffloadCache& operator=(const OffloadCache&) = delete;
-  OffloadCache& operator=(OffloadCache&&) noexcept = default;
+  OffloadCache& operator=(OffloadCache&&) = delete;
   ~OffloadCache() = default;
 
   int observed_queries() const { return is_projected(options_->index.kind) ? options_->index.window : 0; }
@@ -45,6 +45,9 @@ class OffloadCache {
     MatView<const float> own;
     MatView<const float> guessed = {};
   };
+  // Before the layer in front of `layer` runs: begins to fetch what these queries choose. select() then ends it, and says what
+  // went wrong; without this call it does both. Only where wants_guessed_queries().
+  void expect(int layer, MatView<const float> guessed, int threads);
   Status select(int layer, const Queries& queries, int threads, std::span<const HeadView> kept);
   // After the layer cache took new rows: keys has one matrix per KV head.
   Status rows_added(int layer, std::span<const MatView<const float>> keys, std::span<const HeadView> kept);
@@ -70,6 +73,7 @@ class OffloadCache {
  private:
   OffloadCache() = default;
   static RowStoreOptions store_options(const SelectOptions& options);
+  OffloadLayer::Step step_of(int layer, MatView<const float> queries, int threads);
   std::shared_ptr<const SelectOptions> options_;
   std::shared_ptr<const ModelShape> shape_;
   std::shared_ptr<Arena> fast_;
@@ -80,6 +84,7 @@ class OffloadCache {
   std::vector<OffloadLayer> layers_;                        // rows far
   std::vector<PageLayer> pages_;                            // or everything near
   OffloadScratch scratch_;
+  OffloadFetches fetches_[2];  // of even and odd layers: one may be on its way while the one before is waited for. After store_.
 };
 
 }  // namespace kvartet

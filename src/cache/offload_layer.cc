@@ -117,36 +117,49 @@ Result<std::vector<OffloadLayer::Unit>> OffloadLayer::empty_units(Arena& fast, i
 
 // ---- a decode step
 
-Status OffloadLayer::select(const Step& step, std::span<const HeadView> kept) {
-  if (!selects()) return {};
+void OffloadLayer::begin(const Step& step) {
   OffloadScratch& scratch = *step.scratch;
+  OffloadFetches& fetches = *step.fetches;
+  fetches.tickets.clear();  // of a step that was given up: waits
+  const std::size_t count = uz(this->fetches());
+  fetches.rows.resize(std::max(fetches.rows.size(), count));
+  fetches.bytes.resize(fetches.rows.size());
+  fetches.tickets.resize(count);
+  fetches.status.assign(count, {});
+  fetches.layer = layer_;
   if (scratch.workers.size() < uz(step.threads)) scratch.workers.resize(uz(step.threads));
-  scratch.fetch_rows.resize(std::max(scratch.fetch_rows.size(), uz(kv_heads())));
-  scratch.fetched.resize(scratch.fetch_rows.size());
-  const int units = static_cast<int>(units_.size());
   // A fetch's rows are on their way while units of others still choose; the store takes one call at a time.
   std::mutex store;
-  std::vector<int> choosing(uz(fetches()), units_per_fetch());
-  std::vector<std::optional<FetchTicket>> tickets(uz(fetches()));
-  std::vector<Status> fetched(uz(fetches()));
-  parallel_for(step.threads, units, [&](int u, int worker) {
+  std::vector<int> choosing(count, units_per_fetch());
+  parallel_for(step.threads, static_cast<int>(units_.size()), [&](int u, int worker) {
     choose(step, u, scratch.workers[uz(worker)]);
     compare(units_[uz(u)], scratch.workers[uz(worker)]);
     const int fetch = u / units_per_fetch();
     const std::lock_guard lock(store);
-    if (--choosing[uz(fetch)] == 0) fetched[uz(fetch)] = begin_fetch(step, fetch, &tickets[uz(fetch)]);
+    if (--choosing[uz(fetch)] == 0) fetches.status[uz(fetch)] = begin_fetch(step, fetch, &fetches.tickets[uz(fetch)]);
   });
+}
+
+Status OffloadLayer::select(const Step& step, std::span<const HeadView> kept) {
+  if (!selects()) return {};
+  OffloadFetches& fetches = *step.fetches;
+  if (fetches.layer != layer_) begin(step);
+  fetches.layer = OffloadFetches::kNone;
+  const int units = static_cast<int>(units_.size());
+  std::mutex store;
   std::vector<Status> staged(uz(units));
   parallel_for(step.threads, units, [&](int u, int worker) {
-    const int fetch = u / units_per_fetch();
+    const auto fetch = uz(u / units_per_fetch());
     {
       const std::lock_guard lock(store);
-      if (tickets[uz(fetch)]) fetched[uz(fetch)] = step.store->wait(*std::exchange(tickets[uz(fetch)], std::nullopt));
-      if (!fetched[uz(fetch)].ok()) return;
+      if (fetches.tickets[fetch]) {
+        fetches.status[fetch] = step.store->wait(*std::exchange(fetches.tickets[fetch], std::nullopt));
+      }
+      if (!fetches.status[fetch].ok()) return;
     }
-    staged[uz(u)] = stage(step, u, scratch.workers[uz(worker)]);
+    staged[uz(u)] = stage(step, u, step.scratch->workers[uz(worker)]);
   });
-  for (Status& status : fetched) KV_TRY(std::move(status));
+  for (Status& status : fetches.status) KV_TRY(std::move(status));
   for (int u = 0; u < units; ++u) KV_TRY(std::move(staged[uz(u)]).within(fmt::format("selection {}", u)));
   refresh_views(kept);
   return {};
@@ -230,8 +243,7 @@ void OffloadLayer::compare(Unit& unit, OffloadScratch::Worker& worker) {
 
 // One fetch brings what all its units miss: those of a KV head, or of all where rows are joint.
 Status OffloadLayer::begin_fetch(const Step& step, int index, std::optional<FetchTicket>* ticket) {
-  OffloadScratch& scratch = *step.scratch;
-  std::vector<std::int32_t>& rows = scratch.fetch_rows[uz(index)];
+  std::vector<std::int32_t>& rows = step.fetches->rows[uz(index)];
   rows.clear();
   for (int u = index * units_per_fetch(); u < (index + 1) * units_per_fetch(); ++u) {
     const Unit& unit = units_[uz(u)];
@@ -243,8 +255,9 @@ Status OffloadLayer::begin_fetch(const Step& step, int index, std::optional<Fetc
     rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
   }
   if (rows.empty()) return {};
-  scratch.fetched[uz(index)].resize(rows.size() * step.store->row_bytes(layer_));
-  const HeadFetch fetch{.kv_head = index, .rows = rows, .out = scratch.fetched[uz(index)].data()};
+  std::vector<std::byte>& bytes = step.fetches->bytes[uz(index)];
+  bytes.resize(rows.size() * step.store->row_bytes(layer_));
+  const HeadFetch fetch{.kv_head = index, .rows = rows, .out = bytes.data()};
   KV_ASSIGN(FetchTicket begun, step.store->begin_fetch(layer_, {&fetch, 1}));
   ticket->emplace(std::move(begun));
   return {};
@@ -280,8 +293,8 @@ Status OffloadLayer::stage(const Step& step, int unit_index, OffloadScratch::Wor
   if (unit.missing.empty()) return {};
   const int head = unit_index / units_per_head();
   const std::size_t row_bytes = step.store->row_bytes(layer_);
-  const std::vector<std::int32_t>& rows = step.scratch->fetch_rows[uz(unit_index / units_per_fetch())];
-  const std::byte* const fetched = step.scratch->fetched[uz(unit_index / units_per_fetch())].data();
+  const std::vector<std::int32_t>& rows = step.fetches->rows[uz(unit_index / units_per_fetch())];
+  const std::byte* const fetched = step.fetches->bytes[uz(unit_index / units_per_fetch())].data();
   const int tile_rows = staged_key_->tile_rows;
   const std::size_t f16_bytes = 2 * uz(shape_.head_dim);
   worker.row.resize(uz(shape_.head_dim));

@@ -39,8 +39,16 @@ struct OffloadScratch {
     TopSelector top;
   };
   std::vector<Worker> workers;
-  std::vector<std::vector<std::byte>> fetched;        // per fetch
-  std::vector<std::vector<std::int32_t>> fetch_rows;  // per fetch
+};
+
+// One layer's fetches between begin() and select(): rows may be on their way while the layer before computes.
+struct OffloadFetches {
+  static constexpr int kNone = -1;
+  int layer = kNone;                                // whose they are
+  std::vector<std::vector<std::int32_t>> rows;      // per fetch
+  std::vector<std::vector<std::byte>> bytes;        // per fetch: where the rows arrive
+  std::vector<Status> status;                       // per fetch
+  std::vector<std::optional<FetchTicket>> tickets;  // per fetch; behind `bytes`: waited for before those go
 };
 
 class OffloadLayer {
@@ -68,8 +76,12 @@ class OffloadLayer {
     Arena* fast = nullptr;
     RowStore* store = nullptr;
     OffloadScratch* scratch = nullptr;
+    OffloadFetches* fetches = nullptr;
     int threads = 1;
   };
+  // Chooses rows and begins to fetch those that are not staged. An error shows in select(), which does this first if it was not
+  // done.
+  void begin(const Step& step);
   Status select(const Step& step, std::span<const HeadView> kept);
   void refresh_views(std::span<const HeadView> kept);
 

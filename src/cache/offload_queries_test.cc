@@ -1,5 +1,6 @@
 // Methods whose index is made from the prompt's queries (InfiniGen, LRQK), joint rows, and what a guess of the queries does
 // (offloading.md 4.1 and 6).
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -162,6 +163,57 @@ TEST(OffloadQueries, TheGuessChooses) {
   }
   expect_same_views(guessing, asking, 0);
   expect_same_views(guessing, asking, 1);
+}
+
+// Told its queries a layer early, a cache has two layers' rows on their way at once, and shows the same rows as without.
+TEST(OffloadQueries, WhatIsExpectedComesEarlyAndIsTheSame) {
+  constexpr int kLayers = 4;
+  constexpr int kTokens = 300;
+  ModelShape shape = rotating_shape(kLayers);
+  const TokenRows& rows = shared_rows();
+  for (const char* spec :
+       {"yakv:queries=guessed,dense=1,budget=20,local=8", "select:queries=guessed,dense=2,groups=joint,budget=20,local=8"}) {
+    for (const char* tier : {"ram", "mmap", "disk", "disk,cache=0.125"}) {
+      for (const int threads : {1, 3}) {
+        const auto made = [&] {
+          SequenceCache cache =
+              SequenceCache::create(spec_of(fmt::format("{},tier={}", spec, tier)), shape, Arena::create(), {.threads = threads})
+                  .value();
+          for (int l = 0; l < kLayers; ++l)
+            expect_ok(cache.seal_prompt(
+                l,
+                {.key = rows.key_rows(0, kTokens), .key_pre = rows.key_rows(0, kTokens), .value = rows.value_rows(0, kTokens)}));
+          cache.finish_prompt(kTokens);
+          return cache;
+        };
+        SequenceCache early = made();
+        SequenceCache late = made();
+        for (int step = 0; step < 3; ++step) {
+          const auto at = static_cast<std::size_t>(kTokens + step);
+          const auto guess_of = [&](int layer) {
+            return Offloaded("full", 8).queries(static_cast<std::uint64_t>(100 * step + layer));
+          };
+          for (int l = 0; l < kLayers; ++l) {
+            const std::vector<float> own(kHeads * kDim, 0.5F);
+            if (l + 1 < kLayers) early.expect_queries(l + 1, {guess_of(l + 1).data(), kHeads, kDim});
+            const std::vector<float> guess = guess_of(l);
+            for (SequenceCache* cache : {&early, &late}) {
+              expect_ok(cache->append_row(l, {rows.key(at, 0), kKvHeads, kDim}, {rows.value(at, 0), kKvHeads, kDim}));
+              expect_ok(cache->before_attention(l, {own.data(), kHeads, kDim}, {guess.data(), kHeads, kDim}));
+            }
+            expect_same_views(early, late, l);
+            for (SequenceCache* cache : {&early, &late}) expect_ok(cache->after_attention(l, {}));
+          }
+          for (SequenceCache* cache : {&early, &late}) cache->finish_step();
+          EXPECT_EQ(early.traffic().rows_fetched, late.traffic().rows_fetched);
+          EXPECT_EQ(early.traffic().bytes_fetched_this_step, late.traffic().bytes_fetched_this_step);
+        }
+        SequenceCache given_up = early.fork();
+        given_up.expect_queries(
+            2, {Offloaded("full", 8).queries(5).data(), kHeads, kDim});  // and never asked: the fetch is waited for
+      }
+    }
+  }
 }
 
 // 4.1: one 4-bit code of C channels and one scale a token where rows are joint, one of d and a scale per head otherwise.

@@ -186,6 +186,10 @@ Status SequenceCache::append_row(int layer, MatView<const float> key, MatView<co
   });
 }
 
+void SequenceCache::expect_queries(int layer, MatView<const float> guessed) {
+  if (wants_guessed_queries() && impl_->broken.ok()) impl_->offload->expect(layer, guessed, impl_->options.threads);
+}
+
 Status SequenceCache::before_attention(int layer, MatView<const float> queries, MatView<const float> guessed) {
   if (!impl_->offload) return {};
   return impl_->change(layer, [&](LayerCache& changed) {

@@ -80,6 +80,9 @@ class SequenceCache {
   // --- decode: per layer append_row, before_attention, attention over views(layer), after_attention; then finish_step.
   // key, value: [kv_heads, head_dim].
   Status append_row(int layer, MatView<const float> key, MatView<const float> value);
+  // Before the layer in front of `layer` runs: caches that choose by a guess may begin to fetch, so that rows are on their way
+  // while that layer computes. What goes wrong shows in before_attention, which does everything itself if nothing was begun.
+  void expect_queries(int layer, MatView<const float> guessed);
   // Caches that select rows choose, fetch and stage them here; for the others it does nothing. queries: [heads, head_dim];
   // guessed: the same as guessed from the layer before, read only if wants_guessed_queries(), and not in the first layer.
   Status before_attention(int layer, MatView<const float> queries, MatView<const float> guessed = {});

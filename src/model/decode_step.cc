@@ -22,17 +22,19 @@ struct DecodeStep::Impl {
   DecodeAttention attention;
   Breakdown breakdown;
   std::vector<float> x_data, q_data, k_data, v_data, attended_data, logits_data;
-  // For caches that choose rows before their layer's queries are known: the queries that the layer before's input would give.
+  // For caches that choose rows before their layer's queries are known: the queries that the layer before's input gives.
   bool guesses = false;
-  std::vector<float> entered_data, guessed_q_data, guessed_k_data, guessed_v_data;
-  std::vector<std::vector<float>> weights_data;  // per item, only for caches that ask for softmax weights
+  std::vector<float> guessed_q_data[2], guessed_k_data, guessed_v_data;  // queries of even and odd layers
+  std::vector<std::vector<float>> weights_data;                          // per item, only for caches that ask for softmax weights
   std::vector<std::int32_t> tokens, positions;
   std::vector<AttentionTask> tasks;
   std::vector<Status> failures;  // per item: one that failed takes no further part, its attention counts as zeros
 
   Impl(Transformer& t, int n) : transformer(t), threads(n), attention(n) {}
 
-  Status guess_queries(int layer, MatView<const float> x);
+  Status guess_queries(int layer, MatView<const float> entering);
+  void expect_queries(int layer, std::span<const DecodeItem> items);
+  MatView<const float> guessed_queries(int layer, std::size_t index) const;  // of one item
   Status run_layer(int layer, std::span<const DecodeItem> items, MatView<float> x);
   void append_rows(int layer, std::span<const DecodeItem> items, MatView<float> k, MatView<float> v);
   Status before_attention(int layer, const DecodeItem& item, std::size_t index, const LayerInputs& in);
@@ -77,7 +79,7 @@ Status DecodeStep::Impl::before_attention(int layer, const DecodeItem& item, std
   const LayerShape& s = transformer.shape().layers[uz(layer)];
   const MatView<const float> q(in.q.row(index), uz(s.heads), uz(s.head_dim));
   MatView<const float> guessed;
-  if (guesses && layer > 0) guessed = {guessed_q_data.data() + index * in.q.cols, uz(s.heads), uz(s.head_dim)};
+  if (guesses && layer > 0) guessed = guessed_queries(layer, index);
   KV_TRY(item.cache->before_attention(layer, q, guessed));
   if (item.observer == nullptr) return {};
   const MatView<const float> key(in.k.row(index), uz(s.kv_heads), uz(s.head_dim));
@@ -85,21 +87,26 @@ Status DecodeStep::Impl::before_attention(int layer, const DecodeItem& item, std
   return (*item.observer)({.layer = layer, .q = q, .k = key, .v = value, .guessed_q = guessed});
 }
 
-// InfiniGen's guess (offloading.md 6): hidden states change little from layer to layer, so this layer's norm and query weights
-// on what entered the layer before give nearly this layer's queries. Keys and values of that product are not used.
-Status DecodeStep::Impl::guess_queries(int layer, MatView<const float> x) {
+// InfiniGen's guess (offloading.md 6): hidden states change little from layer to layer, so a layer's norm and query weights on
+// what enters the layer before it give nearly its queries, a whole layer early. Keys and values of that product are not used.
+Status DecodeStep::Impl::guess_queries(int layer, MatView<const float> entering) {
   const LayerShape& s = transformer.shape().layers[uz(layer)];
-  if (layer > 0) {
-    LayerInputs guessed;
-    guessed.q = resized(&guessed_q_data, x.rows, uz(s.heads * s.head_dim));
-    guessed.k = resized(&guessed_k_data, x.rows, uz(s.kv_heads * s.head_dim));
-    guessed.v = resized(&guessed_v_data, x.rows, uz(s.kv_heads * s.head_dim));
-    const MatView<const float> entered(entered_data.data(), x.rows, x.cols);
-    KV_TRY(transformer.pre_attention(layer, Linear::kStored, entered, positions, guessed));
+  LayerInputs guessed;
+  guessed.q = resized(&guessed_q_data[layer % 2], entering.rows, uz(s.heads * s.head_dim));
+  guessed.k = resized(&guessed_k_data, entering.rows, uz(s.kv_heads * s.head_dim));
+  guessed.v = resized(&guessed_v_data, entering.rows, uz(s.kv_heads * s.head_dim));
+  return transformer.pre_attention(layer, Linear::kStored, entering, positions, guessed);
+}
+
+MatView<const float> DecodeStep::Impl::guessed_queries(int layer, std::size_t index) const {
+  const LayerShape& s = transformer.shape().layers[uz(layer)];
+  return {guessed_q_data[layer % 2].data() + index * uz(s.heads * s.head_dim), uz(s.heads), uz(s.head_dim)};
+}
+
+void DecodeStep::Impl::expect_queries(int layer, std::span<const DecodeItem> items) {
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (failures[i].ok()) items[i].cache->expect_queries(layer, guessed_queries(layer, i));
   }
-  const MatView<float> entering = resized(&entered_data, x.rows, x.cols);
-  for (std::size_t i = 0; i < x.rows; ++i) std::copy_n(x.row(i), x.cols, entering.row(i));
-  return {};
 }
 
 void DecodeStep::Impl::make_tasks(int layer, std::span<const DecodeItem> items, MatView<float> q, MatView<float> attended) {
@@ -140,8 +147,12 @@ Status DecodeStep::Impl::run_layer(int layer, std::span<const DecodeItem> items,
   in.v = resized(&v_data, n, uz(s.kv_heads * s.head_dim));
   const MatView<float> attended = resized(&attended_data, n, wide);
 
+  const double begin = clock.seconds();
+  const bool guesses_next = guesses && layer + 1 < transformer.shape().layer_count();
+  if (guesses_next) KV_TRY(guess_queries(layer + 1, x));
+  const double guessed = clock.seconds();
+  if (guesses_next) expect_queries(layer + 1, items);
   const double t0 = clock.seconds();
-  if (guesses) KV_TRY(guess_queries(layer, x));
   KV_TRY(transformer.pre_attention(layer, Linear::kStored, x, positions, in));
   const double t1 = clock.seconds();
   append_rows(layer, items, in.k, in.v);
@@ -161,8 +172,8 @@ Status DecodeStep::Impl::run_layer(int layer, std::span<const DecodeItem> items,
   }
   const double t4 = clock.seconds();
   KV_TRY(transformer.post_attention(layer, Linear::kStored, attended, x));
-  breakdown.linear += (t1 - t0) + (clock.seconds() - t4);
-  breakdown.cache += (t2 - t1) + (t4 - t3);
+  breakdown.linear += (guessed - begin) + (t1 - t0) + (clock.seconds() - t4);
+  breakdown.cache += (t0 - guessed) + (t2 - t1) + (t4 - t3);
   breakdown.attention += t3 - t2;
   return {};
 }
