@@ -118,7 +118,7 @@ TEST(TableScan, TheBestRowsAreTheExactOnesUpToRounding) {
       EXPECT_GE(exact[order[i]], border - 2 * 1.5 * table_scan_error(grid, q.data(), kDim / 4));
     }
   }
-  EXPECT_LE(exchanged, 20U);  // of 4,480; 6 where this was written
+  EXPECT_LE(exchanged, 20U);  // of 4,480; 2 where this was written
   RecordProperty("exchanged_of_4480", static_cast<int>(exchanged));
 }
 
