@@ -120,9 +120,9 @@ void add_detail(std::string* text, const Candidate& c, const PlanRequest& reques
     *text += fmt::format("    and {}\n", counted(c.loss.evidence.size() - kEvidenceLines, "lighter observation"));
   const double f16 = static_cast<double>(shape.f16_bytes_per_token()) * request.workload.prompt_tokens;
   *text +=
-      fmt::format("  cache                      {} after the prompt, {} after the answer, exactly; {:.2f} x smaller than f16\n",
+      fmt::format("  cache                      {} after the prompt, {} after the answer, exactly; {:.0f} % of its size in f16\n",
                   bytes_text(c.cost.after_prompt.allocated), bytes_text(c.cost.at_end.allocated),
-                  f16 / static_cast<double>(std::max<std::size_t>(c.cost.after_prompt.allocated, 1)));
+                  100 * static_cast<double>(c.cost.after_prompt.allocated) / std::max(f16, 1.0));
   *text += fmt::format("  first token after          {} ({})\n", seconds(c.cost.ttft_s), error_text(c.cost.time_error));
   add_terms(text, c.cost.ttft, false);
   *text += fmt::format("  decode                     {:.1f} tokens/s, {} each in the middle of the answer ({})\n",

@@ -443,7 +443,7 @@ TEST(Transformer, RefusesTooLittleMemory) {
 TEST(Transformer, ProjectsAttentionByTheOutputMatrix) {
   for (const char* architecture : {"llama", "qwen2", "gemma3"}) {
     const std::string path =
-        tiny_model_file({.architecture = architecture, .hidden = 96, .heads = 6, .kv_heads = 2, .head_dim = 20});
+        tiny_model_file({.architecture = architecture, .hidden = 64, .heads = 6, .kv_heads = 2, .head_dim = 16});
     const auto model = load(path);
     ASSERT_NE(model, nullptr);
     const auto file = GgufFile::open(path).value();
@@ -451,15 +451,15 @@ TEST(Transformer, ProjectsAttentionByTheOutputMatrix) {
     ASSERT_NE(tensor, nullptr);
     const auto* const matrix = reinterpret_cast<const float*>(file->data() + file->tensor_offset(*tensor));
     for (const std::size_t rows : {1U, 5U, 700U}) {  // 700: more than a graph takes
-      Rows attention(rows, 120);
+      Rows attention(rows, 96);
       Rng rng(4);
       for (float& v : attention.values) v = static_cast<float>(rng.normal());
-      Rows out(rows, 96);
+      Rows out(rows, 64);
       expect_ok(model->project_attention(1, attention.view(), out.view()));
       for (std::size_t r = 0; r < rows; ++r) {
-        for (std::size_t o = 0; o < 96; ++o) {
+        for (std::size_t o = 0; o < 64; ++o) {
           double sum = 0;
-          for (std::size_t i = 0; i < 120; ++i) sum += static_cast<double>(matrix[o * 120 + i]) * attention.view().row(r)[i];
+          for (std::size_t i = 0; i < 96; ++i) sum += static_cast<double>(matrix[o * 96 + i]) * attention.view().row(r)[i];
           ASSERT_NEAR(out.view().row(r)[o], sum, 1e-4) << architecture << " row " << r << " channel " << o;
         }
       }
