@@ -50,6 +50,10 @@ Result<std::vector<T>> load_measurements(FileSystem& files, const std::vector<st
                                          Result<T> (*parse)(std::string_view text, const std::string& source)) {
   std::vector<T> all;
   for (const std::string& path : paths) {
+    std::error_code ignored;
+    if (std::filesystem::exists(path, ignored) && !std::filesystem::is_regular_file(path, ignored)) {
+      return bad_input(fmt::format("{} is no ordinary file", path));  // a device may have no end
+    }
     KV_ASSIGN(const std::string text, files.read_file(path));
     KV_ASSIGN(T one, parse(text, std::filesystem::path(path).filename().string()));
     all.push_back(std::move(one));

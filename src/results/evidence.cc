@@ -195,7 +195,7 @@ Result<std::vector<EvidenceCell>> Store::evidence() {
   for (;;) {
     KV_ASSIGN(const bool more, row.step());
     if (!more) break;
-    SampleKey next = read_key(row);
+    KV_ASSIGN(SampleKey next, read_key(row));
     if (next != sample.key) {
       tally_sample(sample, seen, &tallies);
       seen.clear();

@@ -18,9 +18,9 @@ constexpr const char* kOutcomeColumns =
     "end_fast_bytes, "
     "end_f16_bytes, rows_kept, acted, completion_tokens, finish_reason, run, token_gaps_ms";
 
-Outcome read_outcome(Statement& row) {
+Result<Outcome> read_outcome(Statement& row) {
   Outcome o;
-  o.key = read_key(row);
+  KV_ASSIGN(o.key, read_key(row));
   o.spec = row.text();
   o.error = row.text();
   o.prediction = row.text();
@@ -288,7 +288,7 @@ Result<std::vector<SampleRecord>> Store::load_samples() {
     KV_ASSIGN(const bool more, row.step());
     if (!more) return out;
     SampleRecord s;
-    s.key = read_key(row);
+    KV_ASSIGN(s.key, read_key(row));
     s.ordinal = static_cast<int>(row.integer());
     s.prompt_hash = row.text();
     s.prompt_tokens = static_cast<int>(row.integer());
@@ -324,7 +324,8 @@ Result<std::vector<Outcome>> Store::load_outcomes() {
   for (;;) {
     KV_ASSIGN(const bool more, row.step());
     if (!more) return out;
-    out.push_back(read_outcome(row));
+    KV_ASSIGN(Outcome outcome, read_outcome(row));
+    out.push_back(std::move(outcome));
     if (has_possible_figures(out.back())) continue;
     const Outcome& o = out.back();
     return damaged_store(store_path(directory_),

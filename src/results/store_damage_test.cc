@@ -55,6 +55,29 @@ TEST_F(StoreTest, FiguresThatCannotBeAreRefused) {
   }
 }
 
+// A position that there is not must not read as another, in whichever table it stands.
+TEST_F(StoreTest, UnknownQuestionPositionsAreDamage) {
+  {
+    Store store = open(run()).value();
+    const std::vector<Outcome> done = {outcome(0, "full")};
+    ASSERT_TRUE(store.finish_sample(sample(0), done).ok());
+    ASSERT_TRUE(store.finish_solo(solo_run(sample(0).key, "full", 0)).ok());
+  }
+  const std::string path = folder() + "/results.sqlite";
+  for (const char* table : {"samples", "solo"}) {
+    const auto put = [&](const char* position) {
+      const std::string sql = fmt::format("UPDATE {} SET question_position = '{}'", table, position);
+      ASSERT_TRUE(Database::open(path, Access::kReadWrite).value().execute(sql).ok());
+    };
+    put("third");
+    const Status status = Store::open_for_reading(FileSystem::real(), folder()).value().load().status();
+    EXPECT_EQ(status.code(), Code::kBadInput) << table;
+    EXPECT_NE(status.message().find("'third'"), std::string::npos) << status.message();
+    put("seen");
+    EXPECT_TRUE(Store::open_for_reading(FileSystem::real(), folder()).value().load().ok()) << table;
+  }
+}
+
 // A damaged list must not read as none, wherever it stands.
 TEST_F(StoreTest, DamagedListsAreNamedWithTheirSample) {
   {

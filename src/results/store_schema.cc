@@ -167,12 +167,20 @@ Statement& bind_key(Statement& statement, const SampleKey& key) {
   return statement.bind(key.task).bind(key.context).bind(key.sample).bind(std::string_view(question_position_name(key.position)));
 }
 
-SampleKey read_key(Statement& row) {
+Result<SampleKey> read_key(Statement& row) {
   SampleKey key;
   key.task = row.text();
   key.context = static_cast<int>(row.integer());
   key.sample = row.text();
-  key.position = find_question_position(row.text()).value_or(QuestionPosition::kSeen);
+  const std::string stored = row.text();
+  const std::optional<QuestionPosition> position = find_question_position(stored);
+  if (!position) {
+    return bad_input(
+        fmt::format("the results store is damaged: sample {} of {} has the question position '{}'; restore a copy, or "
+                    "run the benchmark into a new folder",
+                    key.sample, key.task, stored));
+  }
+  key.position = *position;
   return key;
 }
 

@@ -30,6 +30,6 @@ Result<QuestionPosition> position_of_old_store(Database& database);
 // The key of a sample: as a condition, as the condition's values, and as the first four columns of a row.
 inline constexpr const char* kThisSample = "task = ? AND context = ? AND sample = ? AND question_position = ?";
 Statement& bind_key(Statement& statement, const SampleKey& key);
-SampleKey read_key(Statement& row);
+Result<SampleKey> read_key(Statement& row);  // kBadInput: a position that there is not
 
 }  // namespace kvartet

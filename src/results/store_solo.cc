@@ -12,9 +12,9 @@ constexpr const char* kSoloColumns =
     "task, context, sample, question_position, spec, repeat, error, text, finish_reason, completion_tokens, ttft_s, prefill_s, "
     "compress_s, decode_tokens_per_s, end_to_end_tokens_per_s, token_gaps_ms, peak_rss_bytes, weight_bytes, run";
 
-SoloRun read_solo(Statement& row) {
+Result<SoloRun> read_solo(Statement& row) {
   SoloRun s;
-  s.key = read_key(row);
+  KV_ASSIGN(s.key, read_key(row));
   s.spec = row.text();
   s.repeat = static_cast<int>(row.integer());
   s.error = row.text();
@@ -77,7 +77,8 @@ Result<std::vector<SoloRun>> Store::load_solo() {
   for (;;) {
     KV_ASSIGN(const bool more, row.step());
     if (!more) return out;
-    out.push_back(read_solo(row));
+    KV_ASSIGN(SoloRun solo, read_solo(row));
+    out.push_back(std::move(solo));
     if (has_possible_figures(out.back())) continue;
     const SoloRun& s = out.back();
     return damaged_store(store_path(directory_), fmt::format("the figures of sample {} of {} through {} alone, run {}, cannot be",

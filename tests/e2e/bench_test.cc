@@ -71,6 +71,10 @@ TEST_F(Bench, PresetBringsCachesAndClaims) {
   ASSERT_TRUE(is_ok(page));
   // Of one model every trend is the same as itself.
   EXPECT_TRUE(is_refused(run({"report", out("out"), "--beside", out("out"), "--json"}), 2, "both results are of"));
+  for (const char* flag : {"--speed", "--diagnosis"}) {
+    EXPECT_TRUE(is_refused(run({"report", out("out"), "-o", out("odd.html"), flag, "/dev/zero"}), 3, "no ordinary file"));
+    EXPECT_TRUE(is_refused(run({"report", out("out"), flag, "speed.json"}), 2, flag));
+  }
 }
 
 TEST_F(Bench, PresetDryRunTellsHoursAndBytes) {
