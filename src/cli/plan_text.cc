@@ -141,7 +141,7 @@ std::string row_text(const Candidate& c) {
 }
 
 std::string table_head() {
-  return fmt::format("  {:42} {:>9} {:>7} {:^18} {:<13} {:>8}  {}\n", "cache", "bytes", "loss", "95 %", "loss from", "tokens/s",
+  return fmt::format("  {:42} {:>9} {:>7} {:^18} {:<13} {:>8}  {}\n", "cache", "size", "loss", "95 %", "loss from", "tokens/s",
                      "why not");
 }
 
@@ -256,7 +256,10 @@ std::string head_text(const Plan& plan, const Gathered& g, const PlanRequest& re
   line("losses",
        fmt::format("in nats per token: how much less likely the tokens of the right answer become than through 'full', the "
                    "uncompressed cache. 0.01 is about one percent of a token's probability; within {:g} this program calls "
-                   "two caches the same. {}: this cache, kind of task and length. {}: carried over from others; the less "
+                   "two caches the same, though it still takes the smaller. A gain counts as no loss, so what may lose much is "
+                   "expected to "
+                   "lose more than the middle of its interval. {}: this cache, kind of task and length. {}: carried over from "
+                   "others; the less "
                    "alike, the wider the interval. {}: what papers found, nothing measured.",
                    kLikelihoodMargin, source_name(LossSource::kMeasured), source_name(LossSource::kNeighbour),
                    source_name(LossSource::kPrior)));
@@ -264,7 +267,8 @@ std::string head_text(const Plan& plan, const Gathered& g, const PlanRequest& re
   line("times", g.machine_note + ". Below, calibrated is at a rate measured here, assumed at a typical one.");
   line("words",
        "a row is what a cache keeps of one token in one head of one layer: a key and a value. f16: 16 bits a number, as "
-       "'full' has them.");
+       "'full' has them. a/b: keys as a, values as b; bits= is of the half that has such a setting. kivi4.32 in the evidence: "
+       "4 bits in groups of 32. Sealed: the moment from which the prompt's rows stand in the cache as they will stay.");
   return text + "\n";
 }
 

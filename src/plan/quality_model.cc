@@ -410,18 +410,29 @@ QualityModel::Posterior QualityModel::posterior(const Part& asked, const Belief&
   return out;
 }
 
+namespace {
+
+// "q8_0/q8_0" as "q8_0".
+std::string formats_text(const std::string& formats) {
+  const std::size_t slash = formats.find('/');
+  const std::string keys = formats.substr(0, slash);
+  return slash != std::string::npos && formats.substr(slash + 1) == keys ? keys : formats;
+}
+
+}  // namespace
+
 std::string QualityModel::line_of(const Cell& c, const Related& related) {
   const Group& group = *related.group;
   const Part& part = group.part;
   std::string text =
-      fmt::format("{} at {}{}, {}: {:.4f} nats lost", c.task, c.context, group.same_model ? "" : fmt::format(" on {}", c.model),
+      fmt::format("{} at {}{}, {}: {:.4f} lost", c.task, c.context, group.same_model ? "" : fmt::format(" on {}", c.model),
                   group.fidelity ? counted(c.samples, "independent token of plain text", "independent tokens of plain text")
                                  : counted(c.samples, "sample"),
                   c.nats);
-  if (c.score) text += fmt::format(" (score {:+.1f} of 100)", -100 * *c.score);
+  if (c.score) text += fmt::format(" (score changed by {:+.1f} of 100)", -100 * *c.score);
   if (!related.relation.exact) {
-    text +=
-        fmt::format(", through {}{}{}", part.evict_stage, part.evict && part.format ? "+" : "", part.format ? part.formats : "");
+    text += fmt::format(", through {}{}{}", part.evict_stage, part.evict && part.format ? "+" : "",
+                        part.format ? formats_text(part.formats) : "");
   }
   return text;
 }
@@ -516,7 +527,8 @@ LossPrediction QualityModel::explain(const SpecFacts& facts, const Workload& wor
   }
   const Part stage = evicts ? part : format_alone(part);
   const Posterior p = posterior(stage, stage_prior(stage));
-  out.evidence = lines_of(p, fmt::format("the papers' findings (prior): {:.4f} ± {:.4f}", p.prior.mean, 1.96 * p.prior.sd));
+  out.evidence =
+      lines_of(p, fmt::format("the papers' findings (prior): {:.4f} ± {:.4f} (95 %)", p.prior.mean, 1.96 * p.prior.sd));
   return out;
 }
 

@@ -250,7 +250,7 @@ std::vector<double> axis_ticks(double low, double high, int wanted) {
     if (step >= rough) break;
   }
   std::vector<double> out;
-  for (double i = std::ceil(low / step); i * step <= high; ++i) out.push_back(i * step);
+  for (double i = std::ceil(low / step); i * step <= high; ++i) out.push_back(i * step + 0.0);  // never -0
   return out;
 }
 

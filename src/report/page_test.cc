@@ -391,6 +391,7 @@ TEST(Chart, DoublingsAreEquallyFarApart) {
 
 TEST(Chart, TicksAreRoundAndInside) {
   EXPECT_EQ(axis_ticks(0, 10, 5), (std::vector<double>{0, 2, 4, 6, 8, 10}));
+  EXPECT_FALSE(std::signbit(axis_ticks(-0.4, 10, 5).front()));  // would be written as -0
   const std::vector<double> ticks = axis_ticks(-0.37, 0.06, 5);
   ASSERT_EQ(ticks.size(), 4U);
   EXPECT_NEAR(ticks.front(), -0.3, 1e-12);
