@@ -64,6 +64,7 @@ struct QualityModel::Part {
   std::string evict_method;
   std::string evict_stage;
   std::string formats;
+  std::string formats_text;  // for people
   double share = 1;
   double key_bits = 16;
   double value_bits = 16;
@@ -256,6 +257,7 @@ QualityModel::Part QualityModel::part_of(const SpecFacts& facts, const Workload&
   part.evict_method = facts.evict_method;
   part.evict_stage = facts.evict_stage;
   part.formats = facts.formats();
+  part.formats_text = facts.formats_text();
   part.share = kept_share(facts, w.prompt_tokens, w.answer_tokens());
   part.key_bits = facts.key_bits;
   part.value_bits = facts.value_bits;
@@ -410,17 +412,6 @@ QualityModel::Posterior QualityModel::posterior(const Part& asked, const Belief&
   return out;
 }
 
-namespace {
-
-// "q8_0/q8_0" as "q8_0".
-std::string formats_text(const std::string& formats) {
-  const std::size_t slash = formats.find('/');
-  const std::string keys = formats.substr(0, slash);
-  return slash != std::string::npos && formats.substr(slash + 1) == keys ? keys : formats;
-}
-
-}  // namespace
-
 std::string QualityModel::line_of(const Cell& c, const Related& related) {
   const Group& group = *related.group;
   const Part& part = group.part;
@@ -432,7 +423,7 @@ std::string QualityModel::line_of(const Cell& c, const Related& related) {
   if (c.score) text += fmt::format(" (score changed by {:+.1f} of 100)", -100 * *c.score);
   if (!related.relation.exact) {
     text += fmt::format(", through {}{}{}", part.evict_stage, part.evict && part.format ? "+" : "",
-                        part.format ? formats_text(part.formats) : "");
+                        part.format ? part.formats_text : "");
   }
   return text;
 }
