@@ -48,6 +48,7 @@ class DiskMeter {
       KV_ASSIGN(const double bytes, round_in_order());
       in_order.push_back(bytes);
     }
+    rates.directory = request_.directory;
     rates.reads_per_s = rate_of(random);
     rates.bytes_per_s = rate_of(in_order);
     return rates;
@@ -165,6 +166,10 @@ class DiskMeter {
 
 }  // namespace
 
-Result<DiskRates> measure_disk(const DiskRequest& request) { return DiskMeter(request).run(); }
+Result<DiskRates> measure_disk(const DiskRequest& request) {
+  DiskRequest placed = request;
+  KV_ASSIGN(placed.directory, folder_or_temporary(request.directory));
+  return DiskMeter(placed).run();
+}
 
 }  // namespace kvartet

@@ -13,7 +13,7 @@
 namespace kvartet {
 
 struct DiskRequest {
-  std::string directory;
+  std::string directory;  // empty: the system's temporary folder
   FileSystem* files = &FileSystem::real();
   std::uint64_t file_bytes = std::uint64_t{256} << 20;  // at most; less where less than four times as much is free
   double seconds = 0.6;                                 // of one round of random reads, about
@@ -32,6 +32,7 @@ struct DiskRates {
   DiskRate bytes_per_s;  // in order
   bool direct = false;   // past the page cache; else memory was measured, not the disk
   std::string medium;    // "io_uring, past the page cache"
+  std::string directory;
 };
 
 // The file has no name and vanishes with this call. kExhausted: less than 16 MiB are to be had; kIo; kCancelled.

@@ -23,6 +23,7 @@ TEST(DiskRates, AreMeasuredOnTheRealDiskAndTheFileIsGone) {
   std::filesystem::create_directories(folder);
   const Result<DiskRates> rates = measure_disk(small_request(folder.string()));
   ASSERT_TRUE(rates.ok()) << rates.status().message();
+  EXPECT_EQ(rates->directory, folder.string());
   EXPECT_GT(rates->reads_per_s.value, 0);
   EXPECT_GT(rates->bytes_per_s.value, 0);
   EXPECT_NE(rates->medium.find(rates->direct ? "past" : "through"), std::string::npos) << rates->medium;

@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <memory>
-#include <system_error>
 #include <utility>
 
 #include "core/clock.h"
@@ -124,9 +122,7 @@ Status SpeedMeter::measure_tier() {
   if (std::none_of(options_.specs.begin(), options_.specs.end(), on_disk)) return {};
   KV_TRY(say("random reads from the disk"));
   DiskRequest request;
-  std::error_code error;
-  request.directory =
-      options_.tier_directory.empty() ? std::filesystem::temp_directory_path(error).string() : options_.tier_directory;
+  request.directory = options_.tier_directory;
   request.cancel = options_.cancel;
   KV_ASSIGN(report_.disk, measure_disk(request));
   return {};

@@ -1,8 +1,6 @@
 #include "cache/offload_cache.h"
 
 #include <algorithm>
-#include <filesystem>
-#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -16,13 +14,6 @@ std::size_t uz(int n) { return static_cast<std::size_t>(n); }
 
 ByteAccount joined(const TierBytes& tiers) {
   return {tiers.fast.live + tiers.slow.live, tiers.fast.allocated + tiers.slow.allocated, tiers.slow.live, tiers.slow.allocated};
-}
-
-Result<std::string> temporary_folder() {
-  std::error_code error;
-  const std::filesystem::path folder = std::filesystem::temp_directory_path(error);
-  if (error) return io_error(fmt::format("there is no temporary folder for the rows ({}); name one", error.message()));
-  return folder.string();
 }
 
 }  // namespace
@@ -72,9 +63,8 @@ Result<OffloadCache> OffloadCache::create(const SelectOptions& options, const Mo
   cache.far_.fast = std::move(fast);
   cache.far_.slow = place.slow != nullptr ? place.slow : Arena::create();
   cache.far_.file.fs = place.files;
-  cache.far_.file.directory = place.directory;
-  if (place.directory.empty() && options.tier != Tier::kRam) {
-    KV_ASSIGN(cache.far_.file.directory, temporary_folder());
+  if (options.tier != Tier::kRam) {
+    KV_ASSIGN(cache.far_.file.directory, folder_or_temporary(place.directory));
   }
   return cache;
 }

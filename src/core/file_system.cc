@@ -340,6 +340,14 @@ FileSystem& FileSystem::real() {
   return fs;
 }
 
+Result<std::string> folder_or_temporary(const std::string& named) {
+  if (!named.empty()) return named;
+  std::error_code error;
+  const std::filesystem::path folder = std::filesystem::temp_directory_path(error);
+  if (error) return io_error(fmt::format("there is no temporary folder for the rows ({}); name one", error.message()));
+  return folder.string();
+}
+
 Status write_file_atomically(FileSystem& fs, const std::string& path, std::string_view bytes) {
   const std::string unfinished = path + ".tmp" + process_name();
   auto file = fs.create(unfinished);

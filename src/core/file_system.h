@@ -79,6 +79,9 @@ class FileSystem {
   virtual Result<std::uint64_t> free_bytes(const std::string& path) = 0;
 };
 
+// The folder that was named, else the system's temporary one. kIo: there is none.
+Result<std::string> folder_or_temporary(const std::string& named);
+
 // Writes to `path`.tmp and the process, syncs, renames: whatever fails or whenever the power goes, readers see the old file or
 // the whole new one. Of two processes that write one path at once the later one's stays; not for two threads.
 Status write_file_atomically(FileSystem& fs, const std::string& path, std::string_view bytes);
