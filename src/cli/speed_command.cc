@@ -12,6 +12,7 @@
 #include "cli/json_output.h"
 #include "core/file_system.h"
 #include "model/random_shapes.h"
+#include "report/names.h"
 #include "results/machine.h"
 
 namespace kvartet {
@@ -79,9 +80,6 @@ void print_tiers(const SpeedReport& report) {
   }
   if (has_far_rows) print(text);
 }
-
-// Three digits at least: 1.6 and 1.8 of a large model may be anything from 6 to 19 % apart.
-std::string rate_text(double tokens_per_s) { return fmt::format("{:.{}f}", tokens_per_s, tokens_per_s < 10 ? 2 : 1); }
 
 void print_table(const SpeedReport& report) {
   std::string text = fmt::format("plain read bandwidth in the same rounds: {:.1f} GB/s\n\n{:10} {:44} {:8} {:>7} {:>10}  {}\n",

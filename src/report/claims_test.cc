@@ -9,7 +9,7 @@
 
 #include "report/claims_fixture.h"
 #include "report/evidence.h"
-#include "report/page.h"
+#include "report/page_fixture.h"
 #include "report/published_figures.h"
 
 namespace kvartet {
@@ -248,8 +248,7 @@ TEST(Claims, WithoutTheCachesNothingIsClaimed) {
 TEST(Claims, WhatWasNotRunStandsWithItsCommand) {
   Made m = compression();
   for (Outcome& o : m.results.outcomes) o.shared = true;
-  const std::string page =
-      report_page(m.results, report_rows(m.results), {.folders = {}, .notes = {}, .claims = find_claims(m.results)});
+  const std::string page = page_of(m.results, {.claims = find_claims(m.results)});
   const std::string command = row_of(m.results, "generates slowest").to_run;
   EXPECT_EQ(command, row_of(m.results, "not predict speed").to_run);
   const std::string shown = "<code>" + command + "</code>";
@@ -276,7 +275,7 @@ TEST(Claims, EveryClaimIsInTextJsonAndPage) {
   EXPECT_EQ(find_claims(offloading().results).at(0).rows.size(), 9U);
   const std::string text = claims_text(studies);
   const nlohmann::json json = claims_json(studies);
-  const std::string page = report_page(m.results, report_rows(m.results), {.folders = {}, .notes = {}, .claims = studies});
+  const std::string page = page_of(m.results, {.claims = studies});
   ASSERT_EQ(json.size(), 15U);
   std::set<std::string> claims;
   for (const ClaimRow& row : studies[0].rows) {
@@ -286,7 +285,7 @@ TEST(Claims, EveryClaimIsInTextJsonAndPage) {
   }
   EXPECT_EQ(claims.size(), 15U);
   EXPECT_NE(page.find("href=\"#claims\""), std::string::npos);
-  EXPECT_EQ(report_page(m.results, report_rows(m.results), {}).find("id=\"claims\""), std::string::npos);
+  EXPECT_EQ(page_of(m.results).find("id=\"claims\""), std::string::npos);
 }
 
 // compression.md 15.1: the paper's figures stand beside ours where the same model ran, and nowhere else.
@@ -298,9 +297,7 @@ TEST(Claims, PublishedFiguresBesideTheSameModel) {
   EXPECT_FALSE(published_score("Llama-3.1-8B-Instruct", "KIVI-4", "docqa"));
   EXPECT_FALSE(published_score("", "KIVI-4", "longbench/2wikimqa"));
   Made m = compression();
-  const auto page = [&] {
-    return report_page(m.results, report_rows(m.results), {.folders = {}, .notes = {}, .claims = find_claims(m.results)});
-  };
+  const auto page = [&] { return page_of(m.results, {.claims = find_claims(m.results)}); };
   EXPECT_EQ(page().find("(23.40)"), std::string::npos);
   m.results.runs.front().identity.model_name = "Llama-3.1-8B-Instruct";
   EXPECT_NE(page().find("(23.40)"), std::string::npos);

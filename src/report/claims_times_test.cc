@@ -2,7 +2,7 @@
 
 #include "report/claims_fixture.h"
 #include "report/names.h"
-#include "report/page.h"
+#include "report/page_fixture.h"
 
 namespace kvartet {
 namespace {
@@ -33,8 +33,7 @@ TEST(Claims, FirstToken) {
     EXPECT_NE(row_of(m.results, claim).reason.find("rests on the sealing alone"), std::string::npos);
     EXPECT_EQ(row_of(m.results, claim).limits, "by the sealing alone");
   }
-  EXPECT_NE(report_page(m.results, report_rows(m.results), {.folders = {}, .notes = {}, .claims = find_claims(m.results)})
-                .find("<span class=\"small\">by the sealing alone</span>"),
+  EXPECT_NE(page_of(m.results, {.claims = find_claims(m.results)}).find("<span class=\"small\">by the sealing alone</span>"),
             std::string::npos);
   m.change(kTurbo4, "", [](Outcome& o) { o.run = 2; });  // in other company than full: nothing to hold against it
   EXPECT_EQ(row_of(m.results, "slowest to the first token").n, 0);

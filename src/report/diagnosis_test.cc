@@ -6,23 +6,15 @@
 
 #include "report/diagnosis_fixture.h"
 #include "report/html_elements.h"
-#include "report/page.h"
-#include "report/report_fixture.h"
+#include "report/page_fixture.h"
 
 namespace kvartet {
 namespace {
 
-std::string page_with(const std::vector<SelectionDiagnosis>& diagnoses) {
-  const StoredResults results = made_results(6);
-  PageRequest request;
-  request.diagnoses = diagnoses;
-  return report_page(results, report_rows(results), request);
-}
-
 TEST(Diagnosis, ThePageShowsWhichRowsAreFound) {
-  EXPECT_EQ(page_with({}).find("Which rows are found"), std::string::npos);
+  EXPECT_EQ(page_of(made_results(6)).find("Which rows are found"), std::string::npos);
   const SelectionDiagnosis diagnosis = parse_diagnosis(made_diagnosis("yakv").dump(), "essay.json").value();
-  const std::string html = page_with({diagnosis});
+  const std::string html = page_of(made_results(6), {.diagnoses = {diagnosis}});
   const std::vector<Element> all = parsed(html);
   std::size_t cells = 0;
   std::size_t empty = 0;
@@ -51,7 +43,8 @@ TEST(Diagnosis, OfSeveralTexts) {
   document["diagnosis"]["texts"] = 3;
   const SelectionDiagnosis diagnosis = parse_diagnosis(document.dump(), "essay.json").value();
   EXPECT_EQ(diagnosis.texts, 3);
-  EXPECT_NE(page_with({diagnosis}).find("essay.json: 10 steps in 3 texts of up to 2,028 tokens"), std::string::npos);
+  EXPECT_NE(page_of(made_results(6), {.diagnoses = {diagnosis}}).find("essay.json: 10 steps in 3 texts of up to 2,028 tokens"),
+            std::string::npos);
 }
 
 TEST(Diagnosis, WhatIsNoneIsRefused) {
@@ -95,7 +88,7 @@ TEST(Diagnosis, ASweepWhoseCacheSelectsNothingIsShown) {
   document["diagnosis"]["rows"].erase(0);
   for (nlohmann::json& row : document["diagnosis"]["rows"])
     row["spec"] = "yakv:budget=" + std::to_string(row["budget_share"].get<double>());
-  const std::string html = page_with({parse_diagnosis(document.dump(), "x.json").value()});
+  const std::string html = page_of(made_results(6), {.diagnoses = {parse_diagnosis(document.dump(), "x.json").value()}});
   for (const char* spec : {"yakv:budget=0.000977", "yakv:budget=0.015625", "yakv:budget=0.250000"})
     EXPECT_NE(html.find(spec), std::string::npos) << spec;
 }

@@ -129,6 +129,8 @@ std::string interval_text(double low, double high, int decimals) {
   return fmt::format("{} to {}", signed_text(low, decimals), signed_text(high, decimals));
 }
 
+std::string rate_text(double tokens_per_s) { return fmt::format("{:.{}f}", tokens_per_s, tokens_per_s < 10 ? 2 : 1); }
+
 std::string joined(const std::vector<std::string>& words) {
   std::string out;
   for (std::size_t i = 0; i < words.size(); ++i) out += (i == 0 ? "" : i + 1 == words.size() ? " and " : ", ") + words[i];

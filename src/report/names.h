@@ -29,6 +29,7 @@ const char* workload_name(WorkKind workload);  // "questions with short answers"
 std::string signed_text(double x, int decimals);  // "+1.0", "−0.35", "0.0": a true minus, no negative zero
 std::string interval_text(double low, double high, int decimals);
 std::string joined(const std::vector<std::string>& words);      // "a", "a and b", "a, b and c"
+std::string rate_text(double tokens_per_s);                     // three digits: "1.75", "19.2"
 std::string grouped(double x);                                  // rounded, "12,345"
 std::string range_text(double low, double high, int decimals);  // "2.7 to 2.9", or one number when they are written alike
 

@@ -14,10 +14,10 @@
 namespace kvartet {
 
 struct PageRequest {
-  std::vector<std::string> folders;      // where the results come from, for people
-  std::vector<std::string> notes;        // caveats of the merge, beside those of report_caveats
-  std::vector<StudyClaims> claims = {};  // find_claims
-  Decisions decisions = {};              // of the planner; empty: no such section
+  std::vector<std::string> folders = {};  // where the results come from, for people
+  std::vector<std::string> notes = {};    // caveats of the merge, beside those of report_caveats
+  std::vector<StudyClaims> claims = {};   // find_claims
+  Decisions decisions = {};               // of the planner; empty: no such section
   std::vector<SelectionDiagnosis> diagnoses = {};
   std::vector<SpeedCurves> speeds = {};
 };

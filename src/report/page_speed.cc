@@ -57,7 +57,7 @@ void write_rates(Html& out, const std::vector<SpeedCurve>& curves, const std::ma
     for (const int depth : depths) {
       const SpeedPoint* mine = point_at(curve, depth);
       const SpeedPoint* exact = full == curves.end() || reference(curve) ? nullptr : point_at(*full, depth);
-      std::string text = mine == nullptr ? "–" : fmt::format("{:.1f}", mine->tokens_per_s);
+      std::string text = mine == nullptr ? "–" : rate_text(mine->tokens_per_s);
       if (mine != nullptr && exact != nullptr) text += fmt::format(" (×{:.2f})", mine->tokens_per_s / exact->tokens_per_s);
       cell(out, text);
     }

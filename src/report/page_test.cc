@@ -15,15 +15,11 @@
 #include "report/diagnosis_fixture.h"
 #include "report/html.h"
 #include "report/html_elements.h"
-#include "report/report_fixture.h"
+#include "report/page_fixture.h"
 #include "report/speed_fixture.h"
 
 namespace kvartet {
 namespace {
-
-std::string page_of(const StoredResults& results, const PageRequest& request = {}) {
-  return report_page(results, report_rows(results), request);
-}
 
 TEST(Html, EscapesEverythingThatCouldBecomeMarkup) {
   EXPECT_EQ(html_escaped("<b a=\"1\" c='2'>&</b>"), "&lt;b a=&quot;1&quot; c=&#39;2&#39;&gt;&amp;&lt;/b&gt;");
@@ -155,8 +151,8 @@ TEST(Page, HostileTextsStayTexts) {
   rates["machine"]["cpu"] = evil;
   rates["rows"][4]["engine"] = evil;
   const SpeedCurves speed = parse_speed(rates.dump(), evil).value();
-  const std::string html = page_of(
-      results, {.folders = {evil}, .notes = {evil}, .claims = {}, .diagnoses = {diagnosis, diagnosis}, .speeds = {speed, speed}});
+  const std::string html =
+      page_of(results, {.folders = {evil}, .notes = {evil}, .diagnoses = {diagnosis, diagnosis}, .speeds = {speed, speed}});
   const std::vector<Element> all = parsed(html);
   EXPECT_EQ(named(all, "script").size(), 2U);  // the data and our own
   EXPECT_TRUE(named(all, "img").empty());
@@ -303,7 +299,7 @@ Decisions made_decisions() {
 TEST(Page, ShowsWhichCacheToTake) {
   const StoredResults results = made_results(6);
   EXPECT_EQ(page_of(results).find("id=\"decisions\""), std::string::npos);
-  const std::string html = page_of(results, {.folders = {}, .notes = {}, .claims = {}, .decisions = made_decisions()});
+  const std::string html = page_of(results, {.decisions = made_decisions()});
   const std::vector<Element> all = parsed(html);
   EXPECT_TRUE(std::ranges::any_of(named(all, "a"), [](const Element& e) { return e.attributes.at("href") == "#decisions"; }));
   std::vector<std::string> captions;
@@ -361,7 +357,7 @@ TEST(Page, TheChoiceSaysWhyItIsNotTheShortAnswer) {
 
 // One word for one thing: points are scores, dots and marks are what pictures show, losses by likelihood are nats.
 TEST(Page, PointsAreScores) {
-  const std::string html = page_of(made_results(6), {.folders = {}, .notes = {}, .claims = {}, .decisions = made_decisions()});
+  const std::string html = page_of(made_results(6), {.decisions = made_decisions()});
   const std::string body = html.substr(html.find("<body"), html.find("<script") - html.find("<body"));
   static const std::regex kText(">([^<]*points?[^<]*)<");
   static const std::regex kOfAScore(
