@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <memory>
 
 #include "attention/decode_attention.h"
@@ -231,9 +230,7 @@ class Calibrator {
   Status measure_tier() {
     KV_TRY(say("the disk"));
     DiskRequest request;
-    std::error_code error;
-    request.directory =
-        options_.tier_directory.empty() ? std::filesystem::temp_directory_path(error).string() : options_.tier_directory;
+    request.directory = options_.tier_directory;
     request.cancel = options_.cancel;
     const Result<DiskRates> rates = measure_disk(request);
     if (!rates.ok() && rates.status().code() == Code::kCancelled) return say("the disk");
@@ -241,7 +238,7 @@ class Calibrator {
       report_.disk = "not measured: " + rates.status().message();
       return {};
     }
-    report_.disk = fmt::format("{}, by {}", request.directory, rates->medium);
+    report_.disk = fmt::format("{}, by {}", rates->directory, rates->medium);
     const std::string_view subject = rates->direct ? rate::kDirect : rate::kPageCache;
     add(rate::kDiskOps, subject, {rates->reads_per_s.value, rates->reads_per_s.spread});
     add(rate::kDiskRead, subject, {rates->bytes_per_s.value, rates->bytes_per_s.spread});
@@ -373,45 +370,46 @@ class Calibrator {
   Status measure_selection(Engine& engine) {
     const int tokens = std::min(1536, facts_.shape.context / 2);
     constexpr int kSteps = 10;
+    std::vector<const SelectorPair*> pairs;
     std::vector<CacheSpec> specs;  // few, many, few, many, ...
     for (const SelectorPair& pair : options_.selectors) {
       if (!check_spec(pair.few, facts_.shape).ok() || !check_spec(pair.many, facts_.shape).ok()) continue;
+      pairs.push_back(&pair);
       specs.push_back(pair.few);
       specs.push_back(pair.many);
     }
-    if (specs.empty()) return {};
+    if (pairs.empty()) return {};
     KV_TRY(say(fmt::format("selecting caches on {} tokens", tokens)));
     KV_ASSIGN(const std::vector<Sequence> sealed, engine.prefill(some_tokens(tokens), specs));
     std::vector<std::vector<double>> steps(specs.size());
     for (int round = 0; round < kRounds; ++round) {
       for (std::size_t i = 0; i < specs.size(); ++i) {
-        KV_TRY(say(specs[i].canonical.substr(0, specs[i].canonical.find(':'))));
+        KV_TRY(say(pairs[i / 2]->name));
         KV_ASSIGN(const double seconds, step_seconds(engine, sealed[i], kSteps));
         steps[i].push_back(seconds);
       }
     }
     const double weights_s = weight_bytes() / own_rate(rate::kWeights).value;
     for (std::size_t i = 0; i < specs.size(); i += 2)
-      add_selection(specs[i], specs[i + 1], tokens, weights_s, {sealed[i].compress_s, sealed[i + 1].compress_s}, steps[i],
-                    steps[i + 1]);
+      add_selection(*pairs[i / 2], tokens, weights_s, {sealed[i].compress_s, sealed[i + 1].compress_s}, steps[i], steps[i + 1]);
     return {};
   }
 
-  void add_selection(const CacheSpec& few, const CacheSpec& many, int tokens, double weights_s, std::vector<double> seal,
+  void add_selection(const SelectorPair& pair, int tokens, double weights_s, std::vector<double> seal,
                      const std::vector<double>& few_steps, const std::vector<double>& many_steps) {
     constexpr double kLeastShare = 0.02;  // noise must not make a part free
     const double heads = kv_heads();
-    const std::string name = few.canonical.substr(0, few.canonical.find(':'));
     const Spread a = spread_of(few_steps);
     const Spread b = spread_of(many_steps);
-    const double rows = (many.offload->budget.value - few.offload->budget.value) * tokens;
+    const double few = pair.few.offload->budget.value * tokens;
+    const double rows = pair.many.offload->budget.value * tokens - few;
     const double chosen = std::max(b.median - a.median, kLeastShare * a.median) / (heads * rows);
-    const double rest = a.median - weights_s - heads * chosen * few.offload->budget.value * tokens;
+    const double rest = a.median - weights_s - heads * chosen * few;
     const double score = std::max(rest, kLeastShare * a.median) / (heads * tokens);
     for (double& seconds : seal) seconds /= heads * tokens;
-    add_of_model(rate::kSeal, name, spread_of(std::move(seal)));
-    add_of_model(rate::kScore, name, {score, a.relative});
-    add_of_model(rate::kChosen, name, {chosen, b.relative});
+    add_of_model(rate::kSeal, pair.name, spread_of(std::move(seal)));
+    add_of_model(rate::kScore, pair.name, {score, a.relative});
+    add_of_model(rate::kChosen, pair.name, {chosen, b.relative});
   }
 
   // Of this model's heads.

@@ -19,6 +19,7 @@ namespace kvartet {
 
 // One selecting method at two budgets, which tells what the rows cost that could be chosen from what those cost that are.
 struct SelectorPair {
+  std::string name;
   CacheSpec few, many;  // budgets are shares of the prompt
 };
 

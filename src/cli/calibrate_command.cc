@@ -33,8 +33,10 @@ void add_selectors(std::vector<SelectorPair>* pairs) {
     if (spec.offload->budget.value == kSelectorBudgets.first) pair.few = spec;
     if (spec.offload->budget.value == kSelectorBudgets.second) pair.many = spec;
   }
-  for (auto& [name, pair] : by_name)
+  for (auto& [name, pair] : by_name) {
+    pair.name = name;
     if (pair.few.offload && pair.many.offload) pairs->push_back(std::move(pair));
+  }
 }
 
 // One spec per pair of equal formats, every evictor as its name alone has it, and every selecting method at two budgets.

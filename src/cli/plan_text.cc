@@ -257,10 +257,8 @@ std::string head_text(const Plan& plan, const Gathered& g, const PlanRequest& re
        fmt::format("in nats per token: how much less likely the tokens of the right answer become than through 'full', the "
                    "uncompressed cache. 0.01 is about one percent of a token's probability; within {:g} this program calls "
                    "two caches the same, though it still takes the smaller. A gain counts as no loss, so what may lose much is "
-                   "expected to "
-                   "lose more than the middle of its interval. {}: this cache, kind of task and length. {}: carried over from "
-                   "others; the less "
-                   "alike, the wider the interval. {}: what papers found, nothing measured.",
+                   "expected to lose more than the middle of its interval. {}: this cache, kind of task and length. {}: carried "
+                   "over from others; the less alike, the wider the interval. {}: what papers found, nothing measured.",
                    kLikelihoodMargin, source_name(LossSource::kMeasured), source_name(LossSource::kNeighbour),
                    source_name(LossSource::kPrior)));
   line("statistics", statistics_text(plan.cells, g.folders));

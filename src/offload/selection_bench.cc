@@ -34,34 +34,30 @@ struct Head {
   std::vector<LandmarkIndex> index;
 };
 
-void score(benchmark::State& state, RowFormat format) {
+template <class Score>
+void measure(benchmark::State& state, RowFormat format, const Score& score) {
   Head head(format, static_cast<std::size_t>(state.range(0)));
   for (auto _ : state) {
-    head.index.front().score(head.q(), 0.125F, head.rows(), &head.scratch);
+    score(head);
     benchmark::DoNotOptimize(head.logits.data());
-  }
-  state.SetItemsProcessed(state.iterations() * state.range(0));
-}
-
-void BM_QuadsHiggs2(benchmark::State& state) {
-  Head head(RowFormat::kHiggs2, static_cast<std::size_t>(state.range(0)));
-  for (auto _ : state) {
-    head.index.front().score_quads(head.q(), 0.125F, head.logits, &head.scratch);
-    benchmark::DoNotOptimize(head.logits.data());
-  }
-  state.SetItemsProcessed(state.iterations() * state.range(0));
-}
-
-void BM_ScoreHiggs2(benchmark::State& state) { score(state, RowFormat::kHiggs2); }
-void BM_ScoreHiggs2x16(benchmark::State& state) { score(state, RowFormat::kHiggs2x16); }
-
-void BM_LargestHiggs2x16(benchmark::State& state) {
-  Head head(RowFormat::kHiggs2x16, static_cast<std::size_t>(state.range(0)));
-  for (auto _ : state) {
-    head.index.front().score_largest(head.q(), 0.125F, head.scores, &head.scratch);
     benchmark::DoNotOptimize(head.scores.data());
   }
   state.SetItemsProcessed(state.iterations() * state.range(0));
+}
+
+void score(Head& head) { head.index.front().score(head.q(), 0.125F, head.rows(), &head.scratch); }
+
+void BM_ScoreHiggs2(benchmark::State& state) { measure(state, RowFormat::kHiggs2, score); }
+void BM_ScoreHiggs2x16(benchmark::State& state) { measure(state, RowFormat::kHiggs2x16, score); }
+
+void BM_QuadsHiggs2(benchmark::State& state) {
+  measure(state, RowFormat::kHiggs2,
+          [](Head& head) { head.index.front().score_quads(head.q(), 0.125F, head.logits, &head.scratch); });
+}
+
+void BM_LargestHiggs2x16(benchmark::State& state) {
+  measure(state, RowFormat::kHiggs2x16,
+          [](Head& head) { head.index.front().score_largest(head.q(), 0.125F, head.scores, &head.scratch); });
 }
 
 void aggregate(benchmark::State& state, Aggregate how) {
