@@ -7,13 +7,25 @@
 
 namespace kvartet {
 
+// Instructions that Highway 1.0.3 has no name for, each with all that come before it. Kernels that need them are twins of
+// Highway's, with intrinsics, in files named x_avx512.cc (simd/avx512.h).
+enum class SimdExtension : std::uint8_t {
+  kNone,
+  kVnni,  // AVX-512 with VBMI, VBMI2 and VNNI: permutations of bytes, dot products of 8-bit and 16-bit integers
+  kBf16,  // dot products of BF16
+};
+
 struct SimdTarget {
-  std::string name;      // "AVX2"
+  std::string name;      // "AVX2", "AVX3_VNNI"
   std::int64_t bit = 0;  // Highway's number for it
+  SimdExtension extension = SimdExtension::kNone;
 };
 
 // The instruction sets that kernels are compiled for and this CPU has, best first.
 std::vector<SimdTarget> simd_targets();
+
+// May a twin that needs `extension` be chosen: does this CPU have it, and has no test chosen less?
+bool uses_extension(SimdExtension extension);
 
 // While it lives, kernels are chosen for `target`. For tests, in one thread: make formats and run them inside its life.
 class ScopedSimdTarget {

@@ -46,9 +46,19 @@ TEST(SimdTargets, ScopeChoosesTheVersionThatRuns) {
   ASSERT_FALSE(simd_targets().empty());
   for (const SimdTarget& target : simd_targets()) {
     const ScopedSimdTarget scope(target);
-    EXPECT_EQ(SIMD_CHOOSE(compiled_for)(), target.name);
+    EXPECT_EQ(SIMD_CHOOSE(compiled_for)(), hwy::TargetName(target.bit));
   }
-  EXPECT_EQ(SIMD_CHOOSE(compiled_for)(), simd_targets().front().name);
+  EXPECT_EQ(SIMD_CHOOSE(compiled_for)(), hwy::TargetName(simd_targets().front().bit));
+}
+
+TEST(SimdTargets, ScopeAllowsTheExtensionsUpToItsOwn) {
+  for (const SimdTarget& target : simd_targets()) {
+    const ScopedSimdTarget scope(target);
+    for (const SimdExtension extension : {SimdExtension::kVnni, SimdExtension::kBf16}) {
+      EXPECT_EQ(uses_extension(extension), extension <= target.extension) << target.name;
+    }
+  }
+  EXPECT_EQ(uses_extension(SimdExtension::kBf16), simd_targets().front().extension == SimdExtension::kBf16);
 }
 
 TEST(F16Lanes, EveryNumberWidensAsInCore) {
