@@ -16,6 +16,7 @@
 #include "core/matrix.h"
 #include "core/rng.h"
 #include "quantize/tile_format.h"
+#include "simd/targets.h"
 
 namespace kvartet {
 
@@ -67,6 +68,11 @@ class RelativeError {
   double difference_ = 0;
   double norm_ = 0;
 };
+
+// What attention over coded rows may be off by: T4's 1e-5 where kernels count in floats. Kernels in integers are near-exact
+// (quantize/integer_products_avx512.h): a coefficient is off by up to 2^-16 of the largest of its run, a logit of 5 so by about
+// 1e-4, and that is an error of its weight.
+inline double coded_tolerance(const SimdTarget& target) { return target.extension >= SimdExtension::kVnni ? 1e-3 : 1e-5; }
 
 // A stretch of rows in one pair of formats.
 struct Stretch {

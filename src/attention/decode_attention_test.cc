@@ -115,9 +115,9 @@ TEST_P(DecodeAttentionOnTarget, T4HeadDimensionsAndT10GroupSizes) {
 TEST_P(DecodeAttentionOnTarget, T4FormatsMixedInOneHead) {
   const Stretch stretches[] = {
       {kKivi4, kKivi4, 128 * 3}, {kF16, kKivi4, 100}, {kQ8, kF32, 77}, {kF16, kF16, 700}, {kF32, kQ8, 1}};
-  EXPECT_LT(errors(stretches, 64, 3).out, 1e-5);
-  EXPECT_LT(errors(stretches, 64, 3).weights, 1e-5);
-  EXPECT_LT(errors(stretches, 64, 24, 6.0).out, 1e-5);
+  EXPECT_LT(errors(stretches, 64, 3).out, coded_tolerance(GetParam()));
+  EXPECT_LT(errors(stretches, 64, 3).weights, coded_tolerance(GetParam()));
+  EXPECT_LT(errors(stretches, 64, 24, 6.0).out, coded_tolerance(GetParam()));
 }
 
 // A view of a sliding window begins anywhere: in the middle of a block, a tile, a group.
@@ -138,8 +138,8 @@ TEST_P(DecodeAttentionOnTarget, ViewsThatBeginInTheMiddle) {
       weights.add(got.weights.data() + i * rows + begin, exact.weights);
       for (std::size_t row = 0; row < uz(begin); ++row) ASSERT_EQ(got.weights[i * rows + row], 0);
     }
-    EXPECT_LT(out.value(), 1e-5);
-    EXPECT_LT(weights.value(), 1e-5);
+    EXPECT_LT(out.value(), coded_tolerance(GetParam()));
+    EXPECT_LT(weights.value(), coded_tolerance(GetParam()));
     DecodeAttention many(7);
     EXPECT_EQ(attend(&many, heads, 3, q, begin).out, got.out);
   }
@@ -156,8 +156,35 @@ TEST_P(DecodeAttentionOnTarget, T4QuantizedFormatsBesideF16) {
   const Stretch stretches[] = {
       {prod, turbo, 300}, {qjl, q4, 150}, {kF16, kF16, 100}, {turbo, polar, 600}, {polar, {.name = "fp8"}, 200}};
   for (const int queries : {3, 24, 40}) {
-    EXPECT_LT(errors(stretches, 64, queries).out, 1e-5) << queries;
-    EXPECT_LT(errors(stretches, 64, queries).weights, 1e-5) << queries;
+    EXPECT_LT(errors(stretches, 64, queries).out, coded_tolerance(GetParam())) << queries;
+    EXPECT_LT(errors(stretches, 64, queries).weights, coded_tolerance(GetParam())) << queries;
+  }
+}
+
+// Flat attention, whose output averages to almost nothing, and peaked attention, where a logit's error is a weight's.
+TEST_P(DecodeAttentionOnTarget, CodedRowsAreNearExact) {
+  const auto turboquant = [](int bits) {
+    return FormatRequest{.name = "turboquant", .bits = bits, .rotation = Rotation::kHadamard, .seed = 1};
+  };
+  for (const FormatRequest& request : std::vector<FormatRequest>{kQ8,
+                                                                 kKivi4,
+                                                                 {"kivi", 2, 32},
+                                                                 {"kivi", 3, 64},
+                                                                 {"kivi", 8, 32},
+                                                                 {"q5_0"},
+                                                                 {"q4_1"},
+                                                                 turboquant(4),
+                                                                 turboquant(3),
+                                                                 turboquant(2),
+                                                                 turboquant(1)}) {
+    for (const double logit : {1.0, 4.0}) {
+      for (const auto& [head_dim, queries] : {std::pair{64, 3}, {64, 4}, {128, 4}, {128, 1}}) {
+        const Stretch stretch[] = {{request, request, 128 * 19 + 64}};
+        const Errors e = errors(stretch, head_dim, queries, logit);
+        EXPECT_LT(e.out, coded_tolerance(GetParam()))
+            << request.name << request.bits << " logits " << logit << " head_dim " << head_dim;
+      }
+    }
   }
 }
 

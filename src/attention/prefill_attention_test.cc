@@ -177,7 +177,7 @@ TEST_P(PrefillAttentionOnTarget, SealedPrefixComesFirst) {
   const EncodedHead* const heads[] = {&a, &b};
   const Prompt prompt({.tokens = 140, .heads = 6, .kv_heads = 2, .head_dim = 64});
   const std::vector<float> whole = prompt.attend({}, views);
-  EXPECT_LT(prompt.error(whole, 13, heads), 1e-5);
+  EXPECT_LT(prompt.error(whole, 13, heads), coded_tolerance(GetParam()));
   EXPECT_EQ(whole, prompt.attend({.ends = {3, 100}}, views));
   EXPECT_NE(whole, prompt.attend({}));
 }
@@ -193,7 +193,7 @@ TEST_P(PrefillAttentionOnTarget, SlidingWindowReachesIntoThePrefix) {
     SCOPED_TRACE(window);
     const Prompt prompt({.tokens = 140, .heads = 6, .kv_heads = 2, .head_dim = 64, .window = window});
     const std::vector<float> whole = prompt.attend({}, views);
-    EXPECT_LT(prompt.error(whole, 1, heads), 1e-5);
+    EXPECT_LT(prompt.error(whole, 1, heads), coded_tolerance(GetParam()));
     EXPECT_EQ(whole, prompt.attend({.ends = {3, 100}}, views));
     EXPECT_EQ(whole, prompt.attend({.ends = {3, 100}, .threads = 3}, views));
   }

@@ -10,5 +10,7 @@ struct PlanarKernels {
   void (*accumulate)(const TileFormat&, const AccumulateArgs&) = nullptr;
 };
 PlanarKernels planar_kernels();  // for this CPU
+// In integers; null where the CPU or these rows do not suit them.
+PlanarKernels planar_kernels_avx512(const PlanarRows& rows);
 
 }  // namespace kvartet

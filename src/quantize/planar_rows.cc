@@ -181,7 +181,8 @@ TileFormat planar_format(std::string name, Side side, int head_dim, const Planar
   format.planar = owned.get();
   format.layout = std::move(owned);
   format.kernels.decode = decode_planar;
-  const PlanarKernels kernels = planar_kernels();
+  PlanarKernels kernels = planar_kernels_avx512(rows);
+  if (kernels.score == nullptr) kernels = planar_kernels();
   if (side == Side::kKey) format.kernels.score = kernels.score;
   if (side == Side::kValue) format.kernels.accumulate = kernels.accumulate;
   return format;

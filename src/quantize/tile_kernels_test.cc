@@ -147,7 +147,18 @@ std::vector<Expected> expected_logits(const FilledTile& keys, const std::vector<
   return logits;
 }
 
-void check_score(const FormatRequest& request, int head_dim) {
+// T4, of the largest product. Kernels in integers (quantize/integer_products_avx512.h) round every coefficient once, to
+// 2^-16 of the largest of its run: near-exact, and no test of single sums can ask them for what floats give. What attention
+// makes of it is tested where attention is: at most 1e-3 (attention/decode_attention_test.cc).
+double tolerance(const Case& c) {
+  const std::string& name = c.request.name;
+  const bool one_byte = name == "q8_0" || name == "q5_0" || name == "q4_1" || name == "q4_0" || name == "q3_0" ||
+                        name == "kivi" || name == "qjl" ||
+                        (name == "turboquant" && c.request.bits * 4 + c.request.quarters <= 16);
+  return one_byte && c.target.extension >= SimdExtension::kVnni ? 2e-4 : 1e-5;
+}
+
+void check_score(const FormatRequest& request, int head_dim, double allowed) {
   const FilledTile keys(request, Side::kKey, head_dim);
   const int tile_rows = keys.format().tile_rows;
   const std::vector<float> q = normals(static_cast<std::size_t>(kMostQueries * head_dim), 11);
@@ -175,7 +186,7 @@ void check_score(const FormatRequest& request, int head_dim) {
         }
       }
       ASSERT_EQ(logits[0], kGuard);
-      ASSERT_LE(worst, 1e-5 * largest) << queries << " queries, rows " << begin << " to " << end;
+      ASSERT_LE(worst, allowed * largest) << queries << " queries, rows " << begin << " to " << end;
     }
   }
 }
@@ -198,7 +209,7 @@ std::vector<Expected> running_sums(const FilledTile& values, const std::vector<f
   return sums;
 }
 
-void check_accumulate(const FormatRequest& request, int head_dim) {
+void check_accumulate(const FormatRequest& request, int head_dim, double allowed) {
   const std::size_t dim = static_cast<std::size_t>(head_dim);
   const FilledTile values(request, Side::kValue, head_dim);
   const std::size_t tile_rows = static_cast<std::size_t>(values.format().tile_rows);
@@ -232,7 +243,7 @@ void check_accumulate(const FormatRequest& request, int head_dim) {
       }
       ASSERT_EQ(out.front(), kGuard);
       ASSERT_EQ(out.back(), kGuard);
-      ASSERT_LE(worst, 1e-5 * largest) << queries << " queries, rows " << begin << " to " << end;
+      ASSERT_LE(worst, allowed * largest) << queries << " queries, rows " << begin << " to " << end;
     }
   }
 }
@@ -286,7 +297,7 @@ TEST_P(TileKernels, ScoreMatchesReferenceT4) {
   const ScopedSimdTarget scope(GetParam().target);
   for (const int head_dim : legal_head_dims(GetParam().request, Side::kKey)) {
     SCOPED_TRACE(head_dim);
-    check_score(GetParam().request, head_dim);
+    check_score(GetParam().request, head_dim, tolerance(GetParam()));
   }
 }
 
@@ -294,7 +305,7 @@ TEST_P(TileKernels, AccumulateMatchesReferenceT4) {
   const ScopedSimdTarget scope(GetParam().target);
   for (const int head_dim : legal_head_dims(GetParam().request, Side::kValue)) {
     SCOPED_TRACE(head_dim);
-    check_accumulate(GetParam().request, head_dim);
+    check_accumulate(GetParam().request, head_dim, tolerance(GetParam()));
   }
 }
 
