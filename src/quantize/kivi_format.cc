@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "core/float16.h"
+#include "quantize/kivi_kernels.h"
 #include "quantize/kivi_layout.h"
 #include "quantize/planar_rows.h"
 #include "quantize/row_check.h"
@@ -359,6 +360,10 @@ Result<TileFormat> make_kivi_format(const FormatRequest& request, Side side, int
       format.kernels.score = SIMD_CHOOSE(score_kivi8);
       format.kernels.accumulate = SIMD_CHOOSE(accumulate_kivi8);
       break;
+  }
+  if (const KiviKernels integer = kivi_kernels_avx512(request.bits, head_dim); integer.score != nullptr) {
+    format.kernels.score = integer.score;
+    format.kernels.accumulate = integer.accumulate;
   }
   return format;
 }
