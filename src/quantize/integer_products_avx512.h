@@ -24,12 +24,12 @@ KVARTET_BEGIN_VNNI
 namespace kvartet::vnni {
 namespace {
 
-inline constexpr std::size_t kLanes = 16;       // of a vector
-inline constexpr std::size_t kBlockLanes = 32;  // tokens or channels that lie together in every layout
-inline constexpr std::size_t kRunSteps = 16;    // coefficients that are cut in digits together
-inline constexpr std::size_t kDigitBytes = 2 * kRunSteps;
-inline constexpr float kLargest = 32639.0F;  // 256 * 127 + 127
-inline constexpr float kSmallest = 1e-30F;   // a largest coefficient below this is nothing
+inline constexpr std::size_t kLanes = 16;                // of a vector
+inline constexpr std::size_t kBlockLanes = 32;           // tokens or channels that lie together in every layout
+inline constexpr std::size_t kRunSteps = 32;             // steps whose coefficients are cut in digits together
+inline constexpr std::size_t kRunBytes = 2 * kRunSteps;  // of their digits: high ones, then low ones
+inline constexpr float kLargest = 32639.0F;              // 256 * 127 + 127
+inline constexpr float kSmallest = 1e-30F;               // a largest coefficient below this is nothing
 
 // Bytes from a tile to the next one, as in lane_products-inl.h.
 KVARTET_VNNI_INLINE std::uintptr_t bytes_ahead(const void* tile, const void* next) {
@@ -50,18 +50,36 @@ KVARTET_VNNI_INLINE __mmask16 lanes_in(std::size_t at, std::size_t begin, std::s
   return static_cast<__mmask16>(from & to);
 }
 
-// What a run's largest coefficient makes of it: digits are coefficients times `inverse`, and `step` is worth one.
-struct Grid {
-  float step = 0;
-  float inverse = 0;
-  explicit KVARTET_VNNI_INLINE Grid(float largest)
-      : step(largest * (1.0F / kLargest)), inverse(largest < kSmallest ? 0.0F : kLargest / largest) {}
+// The order of a run's digits: those of quad q, byte i belong to step Order::step(q, i) of the run.
+struct PlainOrder {
+  static constexpr int step(int quad, int byte) { return 4 * quad + byte; }
 };
 
-// Digits of 16 whole numbers within +-kLargest: 16 high ones, then 16 low ones.
-KVARTET_VNNI_INLINE __m256i digits_of(__m512i numbers) {
-  const __m512i high = _mm512_srai_epi32(_mm512_add_epi32(numbers, _mm512_set1_epi32(128)), 8);
-  return _mm256_set_m128i(_mm512_cvtepi32_epi8(numbers), _mm512_cvtepi32_epi8(high));
+// Where the digits of a run lie among the bytes of its numbers: step s is number 8 * (s / 4 % 4) + 4 * (s / 16) + s % 4 of 16
+// bits once vpackssdw has packed two vectors of 16 steps.
+struct DigitPlaces {
+  alignas(64) std::uint8_t of[kRunBytes];
+};
+template <class Order>
+constexpr DigitPlaces digit_places() {
+  DigitPlaces places{};
+  for (int i = 0; i < static_cast<int>(kRunSteps); ++i) {
+    const int step = Order::step(i / 4, i % 4);
+    const int number = 8 * (step / 4 % 4) + 4 * (step / 16) + step % 4;
+    places.of[i] = static_cast<std::uint8_t>(64 + 2 * number + 1);  // of the second vector: rounded up where low is negative
+    places.of[static_cast<int>(kRunSteps) + i] = static_cast<std::uint8_t>(2 * number);
+  }
+  return places;
+}
+template <class Order>
+alignas(64) inline constexpr DigitPlaces kDigitPlaces = digit_places<Order>();
+
+// Cuts the 32 whole numbers of a run, within +-kLargest, in digits and adds pairs of them to `number_sum`.
+KVARTET_VNNI_INLINE void store_digits(__m512i first, __m512i second, __m512i places, std::int8_t* digits, __m512i& number_sum) {
+  const __m512i numbers = _mm512_packs_epi32(first, second);
+  number_sum = _mm512_dpwssd_epi32(number_sum, numbers, _mm512_set1_epi16(1));
+  const __m512i rounded = _mm512_add_epi16(numbers, _mm512_set1_epi16(128));
+  _mm512_storeu_si512(digits, _mm512_permutex2var_epi8(numbers, places, rounded));
 }
 
 // The sums of the 32 lanes of a block.
@@ -72,12 +90,14 @@ struct DigitSums {
 
   KVARTET_VNNI_INLINE void clear() {
 #pragma GCC unroll 4
-    for (int k = 0; k < kQueries; ++k) {
+    for (std::size_t k = 0; k < kQueries; ++k) {
       high[k][0] = high[k][1] = low[k][0] = low[k][1] = _mm512_setzero_si512();
     }
   }
   // Whole numbers; they wrap on the way and are right in the end.
-  KVARTET_VNNI_INLINE __m512i total(int k, int v) const { return _mm512_add_epi32(_mm512_slli_epi32(high[k][v], 8), low[k][v]); }
+  KVARTET_VNNI_INLINE __m512i total(std::size_t k, int v) const {
+    return _mm512_add_epi32(_mm512_slli_epi32(high[k][v], 8), low[k][v]);
+  }
 };
 
 KVARTET_VNNI_INLINE __m512i four_digits(const std::int8_t* digits) {
@@ -86,32 +106,26 @@ KVARTET_VNNI_INLINE __m512i four_digits(const std::int8_t* digits) {
   return _mm512_set1_epi32(four);
 }
 
-// Quads kQuad to kEnd of steps. codes.quad<kQuad, kVector>(words) has the codes of four steps in the bytes of each lane.
-// digits: [run of 16 steps][kQueries][kDigitBytes].
-template <int kQuad, int kEnd, class Codes, int kQueries>
+// Quads kQuad to 7 of a run. codes.quad<kQuad, kVector>(words) has the codes of four steps in the bytes of each lane.
+// digits: [kQueries][kRunBytes].
+template <int kQuad, class Codes, int kQueries>
 KVARTET_VNNI_INLINE void add_quads(const Codes& codes, const std::uint32_t* words, const std::int8_t* digits,
                                    DigitSums<kQueries>& sums) {
   const __m512i code0 = codes.template quad<kQuad, 0>(words);
   const __m512i code1 = codes.template quad<kQuad, 1>(words);
 #pragma GCC unroll 4
-  for (int k = 0; k < kQueries; ++k) {
-    const std::int8_t* const of_query = digits + (kQuad / 4 * kQueries + k) * static_cast<int>(kDigitBytes) + kQuad % 4 * 4;
-    const __m512i high = four_digits(of_query);
-    const __m512i low = four_digits(of_query + kRunSteps);
+  for (std::size_t k = 0; k < kQueries; ++k) {
+    const __m512i high = four_digits(digits + k * kRunBytes + 4 * kQuad);
+    const __m512i low = four_digits(digits + k * kRunBytes + kRunSteps + 4 * kQuad);
     sums.high[k][0] = _mm512_dpbusd_epi32(sums.high[k][0], code0, high);
     sums.high[k][1] = _mm512_dpbusd_epi32(sums.high[k][1], code1, high);
     sums.low[k][0] = _mm512_dpbusd_epi32(sums.low[k][0], code0, low);
     sums.low[k][1] = _mm512_dpbusd_epi32(sums.low[k][1], code1, low);
   }
-  if constexpr (kQuad + 1 < kEnd) add_quads<kQuad + 1, kEnd>(codes, words, digits, sums);
+  if constexpr (kQuad < 7) add_quads<kQuad + 1>(codes, words, digits, sums);
 }
 
 // Lane i of the result is the reduction of vectors[i], the same for all i: four steps for all of them, not four for each.
-KVARTET_VNNI_INLINE float largest_of(float a, float b, float c, float d) {
-  const float ab = a < b ? b : a;
-  const float cd = c < d ? d : c;
-  return ab < cd ? cd : ab;
-}
 struct Largest {
   static KVARTET_VNNI_INLINE __m512 of(__m512 a, __m512 b) { return _mm512_max_ps(a, b); }
 };
@@ -144,10 +158,25 @@ KVARTET_VNNI_INLINE __m512 reduce_sixteen(const __m512* v) {
   return Reduction::of(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
 }
 
+// Of kCount vectors, from lane 0 on; v has 4, 8 or 16 vectors. The order within a sum does not depend on kCount.
+template <class Reduction, int kCount>
+KVARTET_VNNI_INLINE __m512 reduce_each(const __m512* v) {
+  if constexpr (kCount > 8) return reduce_sixteen<Reduction>(v);
+  if constexpr (kCount > 4 && kCount <= 8) {
+    const __m512 a = reduce_eight<Reduction>(v);
+    return Reduction::of(_mm512_shuffle_f32x4(a, a, 0x88), _mm512_shuffle_f32x4(a, a, 0xdd));
+  }
+  if constexpr (kCount <= 4) {
+    const __m512 a = reduce_four<Reduction>(v);
+    const __m512 b = Reduction::of(a, _mm512_shuffle_f32x4(a, a, 0xb1));
+    return Reduction::of(b, _mm512_shuffle_f32x4(b, b, 0x4e));
+  }
+}
+
 inline constexpr int kFoldGroups = 4;  // that are folded together: with four queries 16 sums
 
-// x[query, i] = from[query, i] * scale[group, i] for i in whole runs that hold [begin, end); elsewhere 0, whatever the scales
-// of rows that are not there yet.
+// x[query, i] = from[query, i] * scale[group, i] for i in the whole runs that hold [begin, end); outside 0, whatever the
+// scales of rows that are not there yet.
 struct FoldSource {
   const float* from = nullptr;  // of i = `begin`; not read outside [begin, end)
   std::size_t from_stride = 0;
@@ -161,11 +190,11 @@ struct FoldSource {
   std::size_t group_stride = 0;
   std::uintptr_t ahead = 0;
 
-  std::size_t first() const { return begin / 32 * 32; }
-  std::size_t runs() const { return ((end + 31) / 32 * 32 - first()) / kRunSteps; }
+  std::size_t first() const { return begin / kRunSteps * kRunSteps; }
+  std::size_t runs() const { return (end + kRunSteps - 1) / kRunSteps - begin / kRunSteps; }
 };
 
-// Digits of up to kFoldGroups groups, each on the grid of its largest coefficient.
+// Up to kFoldGroups groups, each on the grid of its largest coefficient.
 template <int kQueries>
 struct FoldedGroups {
   alignas(64) float step[kLanes];  // [group][kQueries]: what one is worth
@@ -173,17 +202,27 @@ struct FoldedGroups {
   alignas(64) float offset[kLanes];             // sum of from * (zero + center * scale)
   alignas(64) std::int32_t number_sum[kLanes];  // of the whole numbers
 
-  static KVARTET_VNNI_INLINE int at(std::size_t group, int k) { return static_cast<int>(group) * kQueries + k; }
+  static KVARTET_VNNI_INLINE std::size_t at(std::size_t group, std::size_t k) { return group * kQueries + k; }
 };
 
 enum class Zeros : std::uint8_t { kNone, kAdd };
+enum class Lanes : std::uint8_t { kAll, kSome };  // of every vector in question: are they within [begin, end)?
 
-// Order::of(digits) puts the digits of a run where the codes of its steps come. digits: [groups][runs][kQueries][kDigitBytes].
-template <class Order, Zeros kZeros, int kQueries>
-KVARTET_VNNI_INLINE void fold_groups(const FoldSource& source, std::size_t groups, std::int8_t* digits,
-                                     FoldedGroups<kQueries>& folded) {
+template <Lanes kWhich>
+KVARTET_VNNI_INLINE __m512 only(__mmask16 wanted, __m512 v) {
+  return kWhich == Lanes::kAll ? v : _mm512_maskz_mov_ps(wanted, v);
+}
+template <Lanes kWhich>
+KVARTET_VNNI_INLINE __m512 load_only(__mmask16 wanted, const float* p) {
+  return kWhich == Lanes::kAll ? _mm512_loadu_ps(p) : _mm512_maskz_loadu_ps(wanted, p);
+}
+
+template <Zeros kZeros, Lanes kWhich, int kGroups, int kQueries>
+KVARTET_VNNI_INLINE void fold_some(const FoldSource& source, std::size_t groups, const DigitPlaces& digit_places,
+                                   std::int8_t* digits, FoldedGroups<kQueries>& folded) {
+  constexpr int kCount = kGroups * kQueries;
   const std::size_t first = source.first();
-  const std::size_t runs = source.runs();
+  const std::size_t count = source.runs() * kRunSteps;
   const float* const from =
       reinterpret_cast<const float*>(reinterpret_cast<std::uintptr_t>(source.from) - (source.begin - first) * sizeof(float));
   __m512 largest[kLanes];
@@ -196,38 +235,38 @@ KVARTET_VNNI_INLINE void fold_groups(const FoldSource& source, std::size_t group
     __m512 group_largest[kQueries];
     __m512 group_offset[kQueries];
 #pragma GCC unroll 4
-    for (int k = 0; k < kQueries; ++k) group_largest[k] = group_offset[k] = _mm512_setzero_ps();
-    for (std::size_t r = 0; r < runs; ++r) {
-      const std::size_t i = r * kRunSteps;
-      if (r % 2 == 0) {
+    for (std::size_t k = 0; k < kQueries; ++k) group_largest[k] = group_offset[k] = _mm512_setzero_ps();
+    for (std::size_t i = 0; i < count; i += kLanes) {
+      if (i % kRunSteps == 0) {
         prefetch_ahead(scales + i, source.ahead);
         if constexpr (kZeros == Zeros::kAdd) prefetch_ahead(zeros + i, source.ahead);
       }
-      const __mmask16 wanted = lanes_in(first + i, source.begin, source.end);
-      const __m512 scale = _mm512_maskz_mov_ps(wanted, load_f16(scales + i));
+      const __mmask16 wanted = kWhich == Lanes::kAll ? 0xffff : lanes_in(first + i, source.begin, source.end);
+      const __m512 scale = only<kWhich>(wanted, load_f16(scales + i));
       __m512 zero = _mm512_setzero_ps();
       if constexpr (kZeros == Zeros::kAdd) {
-        zero = _mm512_fmadd_ps(scale, _mm512_set1_ps(source.center), _mm512_maskz_mov_ps(wanted, load_f16(zeros + i)));
+        zero = _mm512_fmadd_ps(scale, _mm512_set1_ps(source.center), only<kWhich>(wanted, load_f16(zeros + i)));
       }
 #pragma GCC unroll 4
-      for (int k = 0; k < kQueries; ++k) {
-        const __m512 x = _mm512_maskz_loadu_ps(wanted, from + static_cast<std::size_t>(k) * source.from_stride + i);
-        group_largest[k] = _mm512_max_ps(group_largest[k], _mm512_abs_ps(_mm512_mul_ps(x, scale)));
+      for (std::size_t k = 0; k < kQueries; ++k) {
+        const __m512 x = load_only<kWhich>(wanted, from + k * source.from_stride + i);
+        group_largest[k] = _mm512_range_ps(group_largest[k], _mm512_mul_ps(x, scale), 0x0b);  // the larger magnitude
         if constexpr (kZeros == Zeros::kAdd) group_offset[k] = _mm512_fmadd_ps(x, zero, group_offset[k]);
       }
     }
 #pragma GCC unroll 4
-    for (int k = 0; k < kQueries; ++k) {
+    for (std::size_t k = 0; k < kQueries; ++k) {
       largest[folded.at(g, k)] = group_largest[k];
       if constexpr (kZeros == Zeros::kAdd) offset[folded.at(g, k)] = group_offset[k];
     }
   }
-  const __m512 most = reduce_sixteen<Largest>(largest);
+  const __m512 most = reduce_each<Largest, kCount>(largest);
   const __mmask16 something = _mm512_cmp_ps_mask(most, _mm512_set1_ps(kSmallest), _CMP_GE_OQ);
   _mm512_store_ps(folded.step, _mm512_mul_ps(most, _mm512_set1_ps(1.0F / kLargest)));
   _mm512_store_ps(folded.inverse, _mm512_maskz_div_ps(something, _mm512_set1_ps(kLargest), most));
-  if constexpr (kZeros == Zeros::kAdd) _mm512_store_ps(folded.offset, reduce_sixteen<Sum>(offset));
+  if constexpr (kZeros == Zeros::kAdd) _mm512_store_ps(folded.offset, reduce_each<Sum, kCount>(offset));
 
+  const __m512i places = _mm512_load_si512(digit_places.of);
   __m512 number_sums[kLanes];
 #pragma GCC unroll 16
   for (std::size_t i = 0; i < kLanes; ++i) number_sums[i] = _mm512_setzero_ps();
@@ -236,81 +275,92 @@ KVARTET_VNNI_INLINE void fold_groups(const FoldSource& source, std::size_t group
     __m512i number_sum[kQueries];
     __m512 inverse[kQueries];
 #pragma GCC unroll 4
-    for (int k = 0; k < kQueries; ++k) {
+    for (std::size_t k = 0; k < kQueries; ++k) {
       number_sum[k] = _mm512_setzero_si512();
       inverse[k] = _mm512_set1_ps(folded.inverse[folded.at(g, k)]);
     }
-    for (std::size_t r = 0; r < runs; ++r, digits += kQueries * kDigitBytes) {
-      const std::size_t i = r * kRunSteps;
-      const __mmask16 wanted = lanes_in(first + i, source.begin, source.end);
-      const __m512 scale = _mm512_maskz_mov_ps(wanted, load_f16(scales + i));
+    for (std::size_t i = 0; i < count; i += kRunSteps) {
+      const __mmask16 wanted[2] = {
+          kWhich == Lanes::kAll ? __mmask16{0xffff} : lanes_in(first + i, source.begin, source.end),
+          kWhich == Lanes::kAll ? __mmask16{0xffff} : lanes_in(first + i + kLanes, source.begin, source.end)};
+      const __m512 scale[2] = {only<kWhich>(wanted[0], load_f16(scales + i)),
+                               only<kWhich>(wanted[1], load_f16(scales + i + kLanes))};
 #pragma GCC unroll 4
-      for (int k = 0; k < kQueries; ++k) {
-        const __m512 x = _mm512_maskz_loadu_ps(wanted, from + static_cast<std::size_t>(k) * source.from_stride + i);
-        const __m512i numbers = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_mul_ps(x, scale), inverse[k]));
-        number_sum[k] = _mm512_add_epi32(number_sum[k], numbers);
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(digits + k * static_cast<int>(kDigitBytes)),
-                            Order::of(digits_of(numbers)));
+      for (std::size_t k = 0; k < kQueries; ++k, digits += kRunBytes) {
+        const float* const at = from + k * source.from_stride + i;
+        const __m512 x0 = _mm512_mul_ps(load_only<kWhich>(wanted[0], at), scale[0]);
+        const __m512 x1 = _mm512_mul_ps(load_only<kWhich>(wanted[1], at + kLanes), scale[1]);
+        store_digits(_mm512_cvtps_epi32(_mm512_mul_ps(x0, inverse[k])), _mm512_cvtps_epi32(_mm512_mul_ps(x1, inverse[k])), places,
+                     digits, number_sum[k]);
       }
     }
 #pragma GCC unroll 4
-    for (int k = 0; k < kQueries; ++k) number_sums[folded.at(g, k)] = _mm512_castsi512_ps(number_sum[k]);
+    for (std::size_t k = 0; k < kQueries; ++k) number_sums[folded.at(g, k)] = _mm512_castsi512_ps(number_sum[k]);
   }
-  _mm512_store_si512(folded.number_sum, _mm512_castps_si512(reduce_sixteen<NumberSum>(number_sums)));
+  _mm512_store_si512(folded.number_sum, _mm512_castps_si512(reduce_each<NumberSum, kCount>(number_sums)));
 }
 
-// Queries that no scale goes into: one grid for each, sums for every group of channels. digits: [runs][kQueries][kDigitBytes].
+// digits: [groups][runs][kQueries][kRunBytes].
+template <Zeros kZeros, int kQueries>
+__attribute__((noinline)) void fold_groups(const FoldSource& source, std::size_t groups, const DigitPlaces& places,
+                                           std::int8_t* digits, FoldedGroups<kQueries>& folded) {
+  if (source.begin % kRunSteps != 0 || source.end % kRunSteps != 0) {
+    fold_some<kZeros, Lanes::kSome, kFoldGroups>(source, groups, places, digits, folded);
+  } else if (groups == 1) {
+    fold_some<kZeros, Lanes::kAll, 1>(source, groups, places, digits, folded);
+  } else if (groups == 2) {
+    fold_some<kZeros, Lanes::kAll, 2>(source, groups, places, digits, folded);
+  } else {
+    fold_some<kZeros, Lanes::kAll, kFoldGroups>(source, groups, places, digits, folded);
+  }
+}
+
+// Queries that no scale goes into: one grid for each, sums for every group of channels. digits: [runs][kQueries][kRunBytes].
 template <int kQueries>
-KVARTET_VNNI_INLINE void fold_queries(const float* q, std::size_t q_stride, std::size_t channels, std::size_t group,
-                                      std::int8_t* digits, float* step, std::int32_t* number_sum, float* sum) {
+__attribute__((noinline)) void fold_queries(const float* q, std::size_t q_stride, std::size_t channels, std::size_t group,
+                                            std::int8_t* digits, float* step, std::int32_t* number_sum, float* sum) {
   __m512 largest[4];
 #pragma GCC unroll 4
-  for (int k = 0; k < 4; ++k) {
+  for (std::size_t k = 0; k < 4; ++k) {
     largest[k] = _mm512_setzero_ps();
     for (std::size_t c = 0; k < kQueries && c < channels; c += kLanes) {
-      largest[k] = _mm512_max_ps(largest[k], _mm512_abs_ps(_mm512_loadu_ps(q + static_cast<std::size_t>(k) * q_stride + c)));
+      largest[k] = _mm512_range_ps(largest[k], _mm512_loadu_ps(q + k * q_stride + c), 0x0b);
     }
   }
-  alignas(64) float of_query[kLanes];
-  _mm512_store_ps(of_query, reduce_four<Largest>(largest));
-  __m512 inverse[kQueries];
-#pragma GCC unroll 4
-  for (std::size_t k = 0; k < kQueries; ++k) {
-    const Grid grid(largest_of(of_query[k], of_query[4 + k], of_query[8 + k], of_query[12 + k]));
-    step[k] = grid.step;
-    inverse[k] = _mm512_set1_ps(grid.inverse);
-  }
+  alignas(64) float inverses[kLanes];
+  alignas(64) float steps[kLanes];
+  const __m512 most = reduce_each<Largest, kQueries>(largest);
+  const __mmask16 something = _mm512_cmp_ps_mask(most, _mm512_set1_ps(kSmallest), _CMP_GE_OQ);
+  _mm512_store_ps(steps, _mm512_mul_ps(most, _mm512_set1_ps(1.0F / kLargest)));
+  _mm512_store_ps(inverses, _mm512_maskz_div_ps(something, _mm512_set1_ps(kLargest), most));
+  const __m512i places = _mm512_load_si512(kDigitPlaces<PlainOrder>.of);
+  std::memcpy(step, steps, kQueries * sizeof(float));
   for (std::size_t c = 0; c < channels; number_sum += kQueries, sum += kQueries) {
     __m512 number_sums[4];
     __m512 sums[4];
 #pragma GCC unroll 4
-    for (int k = 0; k < 4; ++k) number_sums[k] = sums[k] = _mm512_setzero_ps();
-    for (const std::size_t end = c + group; c < end; c += kRunSteps, digits += kQueries * kDigitBytes) {
+    for (std::size_t k = 0; k < 4; ++k) number_sums[k] = sums[k] = _mm512_setzero_ps();
+    for (const std::size_t end = c + group; c < end; c += kRunSteps) {
 #pragma GCC unroll 4
-      for (int k = 0; k < kQueries; ++k) {
-        const __m512 x = _mm512_loadu_ps(q + static_cast<std::size_t>(k) * q_stride + c);
-        const __m512i numbers = _mm512_cvtps_epi32(_mm512_mul_ps(x, inverse[k]));
-        number_sums[k] = NumberSum::of(number_sums[k], _mm512_castsi512_ps(numbers));
-        sums[k] = _mm512_add_ps(sums[k], x);
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(digits + k * static_cast<int>(kDigitBytes)), digits_of(numbers));
+      for (std::size_t k = 0; k < kQueries; ++k, digits += kRunBytes) {
+        const __m512 x0 = _mm512_loadu_ps(q + k * q_stride + c);
+        const __m512 x1 = _mm512_loadu_ps(q + k * q_stride + c + kLanes);
+        const __m512 inverse = _mm512_set1_ps(inverses[k]);
+        __m512i number_sum_k = _mm512_castps_si512(number_sums[k]);
+        store_digits(_mm512_cvtps_epi32(_mm512_mul_ps(x0, inverse)), _mm512_cvtps_epi32(_mm512_mul_ps(x1, inverse)), places,
+                     digits, number_sum_k);
+        number_sums[k] = _mm512_castsi512_ps(number_sum_k);
+        sums[k] = _mm512_add_ps(sums[k], _mm512_add_ps(x0, x1));
       }
     }
-    alignas(64) std::int32_t numbers[kLanes];
-    alignas(64) float of_group[kLanes];
-    _mm512_store_si512(numbers, _mm512_castps_si512(reduce_four<NumberSum>(number_sums)));
-    _mm512_store_ps(of_group, reduce_four<Sum>(sums));
-#pragma GCC unroll 4
-    for (int k = 0; k < kQueries; ++k) {
-      number_sum[k] = numbers[k] + numbers[4 + k] + numbers[8 + k] + numbers[12 + k];
-      sum[k] = (of_group[k] + of_group[4 + k]) + (of_group[8 + k] + of_group[12 + k]);
-    }
+    alignas(64) std::int32_t of_numbers[kLanes];
+    alignas(64) float of_queries[kLanes];
+    _mm512_store_si512(of_numbers, _mm512_castps_si512(reduce_each<NumberSum, kQueries>(number_sums)));
+    _mm512_store_ps(of_queries, reduce_each<Sum, kQueries>(sums));
+    std::memcpy(number_sum, of_numbers, kQueries * sizeof(std::int32_t));
+    std::memcpy(sum, of_queries, kQueries * sizeof(float));
   }
 }
-
-// Steps in the order of planar codes: as they come.
-struct PlainOrder {
-  static KVARTET_VNNI_INLINE __m256i of(__m256i digits) { return digits; }
-};
 
 // Calls Kernel::run<n>(format, args, first query) with n of 1 to 4 until every query has had its turn.
 template <class Kernel, class Args>

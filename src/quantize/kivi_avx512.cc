@@ -12,8 +12,8 @@ namespace {
 
 using namespace vnni;
 
-// Shifted and masked, a word gives the codes of four of its steps: 32 / (8 / kBits) apart, not neighbours. The digits of
-// coefficients are put in that order instead. Codes of 3 bits are planar (planar_rows.h): neighbours.
+// Shifted and masked, a word gives the codes of four of its steps: not neighbours, but 8 / kBits apart. The digits of
+// coefficients are put in that order (step). Codes of 3 bits are planar (planar_rows.h): neighbours.
 template <int kBits>
 struct KiviCodes {
   template <int kQuad, int kVector>
@@ -35,16 +35,10 @@ struct KiviCodes {
     }
   }
 
-  static KVARTET_VNNI_INLINE __m256i of(__m256i digits) {
-    if constexpr (kBits == 4) {
-      return _mm256_shuffle_epi8(
-          digits, _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15)));
-    }
-    if constexpr (kBits == 2) {
-      return _mm256_shuffle_epi8(
-          digits, _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15)));
-    }
-    return digits;
+  static constexpr int step(int quad, int byte) {
+    if (kBits == 4) return quad / 2 * 8 + quad % 2 + 2 * byte;
+    if (kBits == 2) return quad / 4 * 16 + quad % 4 + 4 * byte;
+    return 4 * quad + byte;
   }
 
  private:
@@ -62,20 +56,20 @@ template <int kBits, int kQueries>
 KVARTET_VNNI_INLINE void add_word_groups(const std::uint32_t* words, std::size_t word_groups, std::uintptr_t ahead,
                                          const std::int8_t* digits, DigitSums<kQueries>& sums) {
   sums.clear();
-  for (std::size_t g = 0; g < word_groups; ++g, words += kBits * kKiviLanes, digits += 2 * kQueries * kDigitBytes) {
+  for (std::size_t g = 0; g < word_groups; ++g, words += kBits * kKiviLanes, digits += kQueries * kRunBytes) {
 #pragma GCC unroll 8
     for (std::size_t w = 0; w < kBits; ++w) {
       prefetch_ahead(words + w * kKiviLanes, ahead);
       prefetch_ahead(words + w * kKiviLanes + kLanes, ahead);
     }
-    add_quads<0, 8>(KiviCodes<kBits>(), words, digits, sums);
+    add_quads<0>(KiviCodes<kBits>(), words, digits, sums);
   }
 }
 
 // A sum over codes around their center, with its zero points; `first` is the group's first of what is folded.
 template <int kBits, int kQueries>
-KVARTET_VNNI_INLINE __m512 centered(const DigitSums<kQueries>& sums, int k, int v, const FoldedGroups<kQueries>& folded,
-                                    int first) {
+KVARTET_VNNI_INLINE __m512 centered(const DigitSums<kQueries>& sums, std::size_t k, int v, const FoldedGroups<kQueries>& folded,
+                                    std::size_t first) {
   const __m512i total = _mm512_sub_epi32(sums.total(k, v), _mm512_set1_epi32(kCenter<kBits> * folded.number_sum[first + k]));
   return _mm512_fmadd_ps(_mm512_cvtepi32_ps(total), _mm512_set1_ps(folded.step[first + k]),
                          _mm512_set1_ps(folded.offset[first + k]));
@@ -84,7 +78,7 @@ KVARTET_VNNI_INLINE __m512 centered(const DigitSums<kQueries>& sums, int k, int 
 // logit = sum over channels of (q * scale) * code  +  sum over channels of q * zero, for the 32 tokens from `t`.
 template <int kBits, int kQueries>
 __attribute__((noinline)) void score_block(const KiviLayout& layout, const ScoreArgs& args, std::size_t t,
-                                           const std::int8_t* digits, const FoldedGroups<kQueries>& folded, int first,
+                                           const std::int8_t* digits, const FoldedGroups<kQueries>& folded, std::size_t first,
                                            float* logits) {
   DigitSums<kQueries> sums;
   add_word_groups<kBits>(layout.words(args.tile, t / kKiviLanes), layout.head_dim / 32, bytes_ahead(args.tile, args.next), digits,
@@ -93,9 +87,9 @@ __attribute__((noinline)) void score_block(const KiviLayout& layout, const Score
   for (int v = 0; v < 2; ++v) {
     const __mmask16 wanted = lanes_in(t + v * kLanes, static_cast<std::size_t>(args.begin), static_cast<std::size_t>(args.end));
 #pragma GCC unroll 4
-    for (int k = 0; k < kQueries; ++k) {
+    for (std::size_t k = 0; k < kQueries; ++k) {
       const __m512 logit = centered<kBits>(sums, k, v, folded, first);
-      _mm512_mask_storeu_ps(logits + static_cast<std::size_t>(k) * args.logit_stride + v * kLanes, wanted, logit);
+      _mm512_mask_storeu_ps(logits + k * args.logit_stride + v * kLanes, wanted, logit);
     }
   }
 }
@@ -109,14 +103,13 @@ struct ScoreKivi {
     const std::size_t end = static_cast<std::size_t>(args.end);
     const std::size_t first_group = begin / layout.group;
     const std::size_t groups = (end + layout.group - 1) / layout.group - first_group;
-    const std::size_t group_bytes = layout.head_dim / kRunSteps * kQueries * kDigitBytes;
+    const std::size_t group_bytes = layout.head_dim / kRunSteps * kQueries * kRunBytes;
     alignas(64) std::int8_t digits[kFoldGroups * kQueries * kKiviMaxHeadDim * 2];
     FoldedGroups<kQueries> folded;
-    fold_groups<KiviCodes<kBits>, Zeros::kAdd>(
-        {args.q + query * layout.head_dim, layout.head_dim, 0, layout.head_dim, layout.scales(args.tile, first_group),
-         layout.zeros(args.tile, first_group), static_cast<float>(kCenter<kBits>), layout.params_per_group,
-         bytes_ahead(args.tile, args.next)},
-        groups, digits, folded);
+    fold_groups<Zeros::kAdd>({args.q + query * layout.head_dim, layout.head_dim, 0, layout.head_dim,
+                              layout.scales(args.tile, first_group), layout.zeros(args.tile, first_group),
+                              static_cast<float>(kCenter<kBits>), layout.params_per_group, bytes_ahead(args.tile, args.next)},
+                             groups, kDigitPlaces<KiviCodes<kBits>>, digits, folded);
     float* const logits = args.logits + query * args.logit_stride;
     for (std::size_t t = begin / kKiviLanes * kKiviLanes; t < end; t += kKiviLanes) {
       const std::size_t g = t / layout.group - first_group;
@@ -130,15 +123,15 @@ struct ScoreKivi {
 // out += sum over rows of (weight * scale) * code  +  sum over rows of weight * zero, for 32 channels.
 template <int kBits, int kQueries>
 __attribute__((noinline)) void accumulate_block(const std::uint32_t* words, std::size_t word_groups, std::uintptr_t ahead,
-                                                const std::int8_t* digits, const FoldedGroups<kQueries>& folded, int first,
-                                                float* out, std::size_t out_stride) {
+                                                const std::int8_t* digits, const FoldedGroups<kQueries>& folded,
+                                                std::size_t first, float* out, std::size_t out_stride) {
   DigitSums<kQueries> sums;
   add_word_groups<kBits>(words, word_groups, ahead, digits, sums);
 #pragma GCC unroll 4
-  for (int k = 0; k < kQueries; ++k) {
+  for (std::size_t k = 0; k < kQueries; ++k) {
 #pragma GCC unroll 2
     for (int v = 0; v < 2; ++v) {
-      float* const to = out + static_cast<std::size_t>(k) * out_stride + v * kLanes;
+      float* const to = out + k * out_stride + v * kLanes;
       const __m512 sum = centered<kBits>(sums, k, v, folded, first);
       _mm512_storeu_ps(to, _mm512_add_ps(_mm512_loadu_ps(to), sum));
     }
@@ -160,7 +153,7 @@ struct AccumulateKivi {
                       static_cast<float>(kCenter<kBits>),
                       layout.params_per_group,
                       ahead};
-    const std::size_t group_bytes = source.runs() * kQueries * kDigitBytes;
+    const std::size_t group_bytes = source.runs() * kQueries * kRunBytes;
     const std::size_t groups = layout.head_dim / layout.group;
     alignas(64) std::int8_t digits[kFoldGroups * kQueries * kKiviRows * 2];
     FoldedGroups<kQueries> folded;
@@ -168,11 +161,11 @@ struct AccumulateKivi {
       const std::size_t count = groups - first < kFoldGroups ? groups - first : kFoldGroups;
       source.scales = layout.scales(args.tile, first);
       source.zeros = layout.zeros(args.tile, first);
-      fold_groups<KiviCodes<kBits>, Zeros::kAdd>(source, count, digits, folded);
+      fold_groups<Zeros::kAdd>(source, count, kDigitPlaces<KiviCodes<kBits>>, digits, folded);
       for (std::size_t channel = first * layout.group; channel < (first + count) * layout.group; channel += kKiviLanes) {
         const std::size_t g = channel / layout.group - first;
         accumulate_block<kBits, kQueries>(
-            layout.words(args.tile, channel / kKiviLanes) + source.first() * kBits / 32 * kKiviLanes, source.runs() / 2, ahead,
+            layout.words(args.tile, channel / kKiviLanes) + source.first() * kBits / 32 * kKiviLanes, source.runs(), ahead,
             digits + g * group_bytes, folded, folded.at(g, 0), args.out + query * layout.head_dim + channel, layout.head_dim);
       }
     }

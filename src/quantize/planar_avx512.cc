@@ -72,7 +72,7 @@ KVARTET_VNNI_INLINE void add_word_group(const PlanarLevels<kBits>& levels, const
     prefetch_ahead(words + w * kPlanarLanes, ahead);
     prefetch_ahead(words + w * kPlanarLanes + kLanes, ahead);
   }
-  add_quads<0, 8>(levels, words, digits, sums);
+  add_quads<0>(levels, words, digits, sums);
 }
 
 const std::uint32_t* codes_of(const CodePart& part, const std::byte* tile) {
@@ -111,7 +111,7 @@ __attribute__((noinline)) void score_block(const CodePart& part, const PlanarLev
     prefetch_ahead(scales, ahead);
     DigitSums<kQueries> sums;
     sums.clear();
-    for (std::size_t w = 0; w < word_groups; ++w, words += kBits * kPlanarLanes, digits += 2 * kQueries * kDigitBytes) {
+    for (std::size_t w = 0; w < word_groups; ++w, words += kBits * kPlanarLanes, digits += kQueries * kRunBytes) {
       add_word_group(levels, words, ahead, digits, sums);
     }
 #pragma GCC unroll 2
@@ -119,8 +119,8 @@ __attribute__((noinline)) void score_block(const CodePart& part, const PlanarLev
       const __m512 scale = load_f16(scales + v * kLanes);
       const __mmask16 wanted = lanes_in(t + v * kLanes, static_cast<std::size_t>(args.begin), static_cast<std::size_t>(args.end));
 #pragma GCC unroll 4
-      for (int k = 0; k < kQueries; ++k) {
-        float* const to = logits + static_cast<std::size_t>(k) * args.logit_stride + v * kLanes;
+      for (std::size_t k = 0; k < kQueries; ++k) {
+        float* const to = logits + k * args.logit_stride + v * kLanes;
         const __m512i total = _mm512_sub_epi32(sums.total(k, v), _mm512_set1_epi32(bias * folded.number_sum[g][k]));
         __m512 logit =
             _mm512_mul_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(total), _mm512_set1_ps(folded.step[k] * part.levels.unit)), scale);
@@ -177,22 +177,22 @@ struct ScorePlanar {
 template <int kBits, int kQueries>
 __attribute__((noinline)) void accumulate_block(const CodePart& part, const PlanarLevels<kBits>& levels,
                                                 const std::uint32_t* words, std::size_t word_groups, std::uintptr_t ahead,
-                                                const std::int8_t* digits, const FoldedGroups<kQueries>& folded, int first,
-                                                float* out, std::size_t out_stride) {
+                                                const std::int8_t* digits, const FoldedGroups<kQueries>& folded,
+                                                std::size_t first, float* out, std::size_t out_stride) {
   DigitSums<kQueries> sums;
   sums.clear();
-  for (std::size_t w = 0; w < word_groups; ++w, words += kBits * kPlanarLanes, digits += 2 * kQueries * kDigitBytes) {
+  for (std::size_t w = 0; w < word_groups; ++w, words += kBits * kPlanarLanes, digits += kQueries * kRunBytes) {
     add_word_group(levels, words, ahead, digits, sums);
   }
   const std::int32_t bias = static_cast<std::int32_t>(part.levels.bias + center_of(part));
 #pragma GCC unroll 4
-  for (int k = 0; k < kQueries; ++k) {
+  for (std::size_t k = 0; k < kQueries; ++k) {
     const __m512i too_much = _mm512_set1_epi32(bias * folded.number_sum[first + k]);
     const __m512 unit = _mm512_set1_ps(folded.step[first + k] * part.levels.unit);
     const __m512 offset = _mm512_set1_ps(part.has_minimum ? folded.offset[first + k] : 0.0F);
 #pragma GCC unroll 2
     for (int v = 0; v < 2; ++v) {
-      float* const to = out + static_cast<std::size_t>(k) * out_stride + v * kLanes;
+      float* const to = out + k * out_stride + v * kLanes;
       const __m512i total = _mm512_sub_epi32(sums.total(k, v), too_much);
       _mm512_storeu_ps(to, _mm512_add_ps(_mm512_loadu_ps(to), _mm512_fmadd_ps(_mm512_cvtepi32_ps(total), unit, offset)));
     }
@@ -215,7 +215,7 @@ __attribute__((noinline)) void accumulate_part(const CodePart& part, const Accum
                     ahead};
   const std::size_t group = static_cast<std::size_t>(part.group);
   const std::size_t groups = static_cast<std::size_t>(part.groups());
-  const std::size_t group_bytes = source.runs() * kQueries * kDigitBytes;
+  const std::size_t group_bytes = source.runs() * kQueries * kRunBytes;
   alignas(64) std::int8_t digits[kFoldGroups * kQueries * kRows * 2];
   FoldedGroups<kQueries> folded;
   for (std::size_t first = 0; first < groups; first += kFoldGroups) {
@@ -223,15 +223,15 @@ __attribute__((noinline)) void accumulate_part(const CodePart& part, const Accum
     source.scales = scales_of(part, args.tile) + first * kRows;
     source.zeros = minima_of(part, args.tile) + first * kRows;
     if (part.has_minimum) {
-      fold_groups<PlainOrder, Zeros::kAdd>(source, count, digits, folded);
+      fold_groups<Zeros::kAdd>(source, count, kDigitPlaces<PlainOrder>, digits, folded);
     } else {
-      fold_groups<PlainOrder, Zeros::kNone>(source, count, digits, folded);
+      fold_groups<Zeros::kNone>(source, count, kDigitPlaces<PlainOrder>, digits, folded);
     }
     for (std::size_t c = first * group; c < (first + count) * group; c += kBlockLanes) {
       const std::size_t g = c / group - first;
       const std::uint32_t* const words =
           codes_of(part, args.tile) + (c / kBlockLanes * (kRows / 32) + source.first() / 32) * kBits * kPlanarLanes;
-      accumulate_block<kBits, kQueries>(part, levels, words, source.runs() / 2, ahead, digits + g * group_bytes, folded,
+      accumulate_block<kBits, kQueries>(part, levels, words, source.runs(), ahead, digits + g * group_bytes, folded,
                                         folded.at(g, 0), out + static_cast<std::size_t>(part.first) + c, out_stride);
     }
   }

@@ -7,6 +7,7 @@
 
 #include "core/float16.h"
 #include "quantize/block_format.h"
+#include "quantize/q8_0_kernels.h"
 #include "quantize/row_check.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -236,6 +237,10 @@ Result<TileFormat> make_q8_0_format(const FormatRequest& request, Side side, int
   format.kernels.decode = decode;
   format.kernels.score = SIMD_CHOOSE(score_q8_0);
   format.kernels.accumulate = SIMD_CHOOSE(accumulate_q8_0);
+  if (const Q8Kernels integer = q8_0_kernels_avx512(head_dim); integer.score != nullptr) {
+    format.kernels.score = integer.score;
+    format.kernels.accumulate = integer.accumulate;
+  }
   return rotated_as_asked(std::move(format), request);
 }
 
