@@ -202,11 +202,6 @@ void OffloadLayer::score(MatView<const float> queries, int kv_head, std::size_t 
     if (largest && index.finds_largest(queries.rows)) {
       return index.score_largest(queries, scale, worker.scores, &worker.lut);
     }
-    if (options_->aggregate == Aggregate::kMaxSoftmax && queries.rows > 1 && index.scores_in_quads(queries.rows)) {
-      worker.logits.resize(4 * landmarks);
-      index.score_quads(queries, scale, worker.logits, &worker.lut);
-      return max_softmax_of_quads(worker.logits, queries.rows, worker.scores);
-    }
   }
   worker.logits.resize(queries.rows * landmarks);
   const MatView<float> logits(worker.logits.data(), queries.rows, landmarks);
