@@ -117,13 +117,16 @@ Result<std::vector<OffloadLayer::Unit>> OffloadLayer::empty_units(Arena& fast, i
 
 // ---- a decode step
 
-void OffloadLayer::begin(const Step& step) {
+void OffloadLayer::begin(const Step& step) { choose_rows(step, {}); }
+
+void OffloadLayer::choose_rows(const Step& step, std::span<Status> staged) {
   OffloadScratch& scratch = *step.scratch;
   OffloadFetches& fetches = *step.fetches;
   fetches.tickets.clear();  // of a step that was given up: waits
   const std::size_t count = uz(this->fetches());
   fetches.rows.resize(std::max(fetches.rows.size(), count));
   fetches.bytes.resize(fetches.rows.size());
+  fetches.at.resize(fetches.rows.size());
   fetches.tickets.resize(count);
   fetches.status.assign(count, {});
   fetches.layer = layer_;
@@ -135,30 +138,38 @@ void OffloadLayer::begin(const Step& step) {
     choose(step, u, scratch.workers[uz(worker)]);
     compare(units_[uz(u)], scratch.workers[uz(worker)]);
     const int fetch = u / units_per_fetch();
-    const std::lock_guard lock(store);
-    if (--choosing[uz(fetch)] == 0) fetches.status[uz(fetch)] = begin_fetch(step, fetch, &fetches.tickets[uz(fetch)]);
+    {
+      const std::lock_guard lock(store);
+      if (--choosing[uz(fetch)] == 0)
+        fetches.status[uz(fetch)] = begin_fetch(step, fetch, !staged.empty(), &fetches.tickets[uz(fetch)]);
+    }
+    if (!staged.empty() && fetches.status[uz(fetch)].ok()) staged[uz(u)] = stage(step, u, scratch.workers[uz(worker)]);
   });
 }
 
 Status OffloadLayer::select(const Step& step, std::span<const HeadView> kept) {
   if (!selects()) return {};
   OffloadFetches& fetches = *step.fetches;
-  if (fetches.layer != layer_) begin(step);
-  fetches.layer = OffloadFetches::kNone;
   const int units = static_cast<int>(units_.size());
-  std::mutex store;
   std::vector<Status> staged(uz(units));
-  parallel_for(step.threads, units, [&](int u, int worker) {
-    const auto fetch = uz(u / units_per_fetch());
-    {
-      const std::lock_guard lock(store);
-      if (fetches.tickets[fetch]) {
-        fetches.status[fetch] = step.store->wait(*std::exchange(fetches.tickets[fetch], std::nullopt));
+  if (fetches.layer != layer_ && units_per_fetch() == 1 && step.store->lends()) {
+    choose_rows(step, staged);
+  } else {
+    if (fetches.layer != layer_) begin(step);
+    std::mutex store;
+    parallel_for(step.threads, units, [&](int u, int worker) {
+      const auto fetch = uz(u / units_per_fetch());
+      {
+        const std::lock_guard lock(store);
+        if (fetches.tickets[fetch]) {
+          fetches.status[fetch] = step.store->wait(*std::exchange(fetches.tickets[fetch], std::nullopt));
+        }
+        if (!fetches.status[fetch].ok()) return;
       }
-      if (!fetches.status[fetch].ok()) return;
-    }
-    staged[uz(u)] = stage(step, u, step.scratch->workers[uz(worker)]);
-  });
+      staged[uz(u)] = stage(step, u, step.scratch->workers[uz(worker)]);
+    });
+  }
+  fetches.layer = OffloadFetches::kNone;
   for (Status& status : fetches.status) KV_TRY(std::move(status));
   for (int u = 0; u < units; ++u) KV_TRY(std::move(staged[uz(u)]).within(fmt::format("selection {}", u)));
   refresh_views(kept);
@@ -202,11 +213,6 @@ void OffloadLayer::score(MatView<const float> queries, int kv_head, std::size_t 
     if (largest && index.finds_largest(queries.rows)) {
       return index.score_largest(queries, scale, worker.scores, &worker.lut);
     }
-    if (options_->aggregate == Aggregate::kMaxSoftmax && queries.rows > 1 && index.scores_in_quads(queries.rows)) {
-      worker.logits.resize(4 * landmarks);
-      index.score_quads(queries, scale, worker.logits, &worker.lut);
-      return max_softmax_of_quads(worker.logits, queries.rows, worker.scores);
-    }
   }
   worker.logits.resize(queries.rows * landmarks);
   const MatView<float> logits(worker.logits.data(), queries.rows, landmarks);
@@ -242,7 +248,7 @@ void OffloadLayer::compare(Unit& unit, OffloadScratch::Worker& worker) {
 }
 
 // One fetch brings what all its units miss: those of a KV head, or of all where rows are joint.
-Status OffloadLayer::begin_fetch(const Step& step, int index, std::optional<FetchTicket>* ticket) {
+Status OffloadLayer::begin_fetch(const Step& step, int index, bool may_lend, std::optional<FetchTicket>* ticket) {
   std::vector<std::int32_t>& rows = step.fetches->rows[uz(index)];
   rows.clear();
   for (int u = index * units_per_fetch(); u < (index + 1) * units_per_fetch(); ++u) {
@@ -255,8 +261,15 @@ Status OffloadLayer::begin_fetch(const Step& step, int index, std::optional<Fetc
     rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
   }
   if (rows.empty()) return {};
+  std::vector<const std::byte*>& at = step.fetches->at[uz(index)];
+  at.resize(rows.size());
+  if (may_lend) {
+    KV_ASSIGN(const bool lent, step.store->lend(layer_, index, rows, at.data()));
+    if (lent) return {};
+  }
   std::vector<std::byte>& bytes = step.fetches->bytes[uz(index)];
   bytes.resize(rows.size() * step.store->row_bytes(layer_));
+  for (std::size_t i = 0; i < rows.size(); ++i) at[i] = bytes.data() + i * step.store->row_bytes(layer_);
   const HeadFetch fetch{.kv_head = index, .rows = rows, .out = bytes.data()};
   KV_ASSIGN(FetchTicket begun, step.store->begin_fetch(layer_, {&fetch, 1}));
   ticket->emplace(std::move(begun));
@@ -294,7 +307,7 @@ Status OffloadLayer::stage(const Step& step, int unit_index, OffloadScratch::Wor
   const int head = unit_index / units_per_head();
   const std::size_t row_bytes = step.store->row_bytes(layer_);
   const std::vector<std::int32_t>& rows = step.fetches->rows[uz(unit_index / units_per_fetch())];
-  const std::byte* const fetched = step.fetches->bytes[uz(unit_index / units_per_fetch())].data();
+  const std::vector<const std::byte*>& fetched = step.fetches->at[uz(unit_index / units_per_fetch())];
   const int tile_rows = staged_key_->tile_rows;
   const std::size_t f16_bytes = 2 * uz(shape_.head_dim);
   worker.row.resize(uz(shape_.head_dim));
@@ -302,7 +315,16 @@ Status OffloadLayer::stage(const Step& step, int unit_index, OffloadScratch::Wor
   KV_TRY(unit.keys.own(*step.fast, 0, selected_rows()));
   KV_TRY(unit.values.own(*step.fast, 0, selected_rows()));
   for (const std::int32_t slot : unit.free) unit.slots[uz(slot)] = -1;
+  // Rows that are lent lie far apart, as angles do: their loads must be under way while others are put in place.
   constexpr std::size_t kAhead = 8;
+  constexpr std::size_t kRowsAhead = 32;
+  const auto prefetch_row = [&](std::size_t i) {
+    constexpr std::size_t kLine = 64;
+    const std::byte* const row = fetched[i];
+    for (std::size_t line = 0; line < row_bytes; line += kLine) __builtin_prefetch(row + line);
+    __builtin_prefetch(row + row_bytes - 1);
+  };
+  for (std::size_t i = 0; i < std::min(kRowsAhead, rows.size()); ++i) prefetch_row(i);
   const bool rotates = options_->rope == KeyRope::kPre;
   std::size_t at = 0;  // in rows: both lists are ascending
   for (std::size_t done = 0; done < unit.missing.size();) {
@@ -314,7 +336,8 @@ Status OffloadLayer::stage(const Step& step, int unit_index, OffloadScratch::Wor
       const std::int32_t position = unit.missing[end];
       if (rotates && end + kAhead < unit.missing.size()) step.rope->prefetch(unit.missing[end + kAhead]);
       while (rows[at] != position) ++at;
-      const std::byte* const row = fetched + at * row_bytes;
+      if (at + kRowsAhead < rows.size()) prefetch_row(at + kRowsAhead);
+      const std::byte* const row = fetched[at];
       std::byte* const room = worker.f16_rows.data() + 2 * (end - done) * f16_bytes;
       KV_ASSIGN(const std::byte* key, staged_key(step, head, position, row, worker.row, room));
       KV_ASSIGN(const std::byte* value, staged_value(head, row, worker.row, room + f16_bytes));

@@ -46,7 +46,8 @@ struct OffloadFetches {
   static constexpr int kNone = -1;
   int layer = kNone;                                // whose they are
   std::vector<std::vector<std::int32_t>> rows;      // per fetch
-  std::vector<std::vector<std::byte>> bytes;        // per fetch: where the rows arrive
+  std::vector<std::vector<std::byte>> bytes;        // per fetch: where the rows arrive, if the store does not lend them
+  std::vector<std::vector<const std::byte*>> at;    // per fetch: where each row lies once the fetch is done
   std::vector<Status> status;                       // per fetch
   std::vector<std::optional<FetchTicket>> tickets;  // per fetch; behind `bytes`: waited for before those go
 };
@@ -115,6 +116,9 @@ class OffloadLayer {
     std::vector<TilePiece> value_pieces;
   };
 
+  // begin() and, where `staged` [units] is given, what select() does with each unit's rows: no fetch may take time, and none may
+  // bring rows of several units.
+  void choose_rows(const Step& step, std::span<Status> staged);
   int kv_heads() const { return shape_.kv_heads; }
   int fetches() const { return options_->groups == RowGroup::kJoint ? 1 : kv_heads(); }
   int units_per_fetch() const { return kv_heads() * units_per_head() / fetches(); }
@@ -123,7 +127,7 @@ class OffloadLayer {
   void choose(const Step& step, int unit, OffloadScratch::Worker& worker);
   void score(MatView<const float> queries, int kv_head, std::size_t first, OffloadScratch::Worker& worker) const;
   void compare(Unit& unit, OffloadScratch::Worker& worker);
-  Status begin_fetch(const Step& step, int index, std::optional<FetchTicket>* ticket);
+  Status begin_fetch(const Step& step, int index, bool may_lend, std::optional<FetchTicket>* ticket);
   Status stage(const Step& step, int unit, OffloadScratch::Worker& worker);
   void read_key(const Step& step, int head, std::int32_t position, const std::byte* row, float* out) const;
 

@@ -6,6 +6,7 @@
 
 #include "core/check.h"
 #include "quantize/higgs_scan.h"
+#include "quantize/table_scan.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "offload/landmark_index.cc"
@@ -58,16 +59,29 @@ std::size_t metas_of(const IndexOptions& options, int landmarks) { return uz((la
 RowFormat landmark_format(const IndexOptions& options) {
   return options.kind == IndexKind::kResidual ? RowFormat::kHiggs1 : options.format;
 }
-// Queries as the codes want them: [queries, dim] at the start of `scratch`, which has room for `more` behind them.
-MatView<float> turned(const RowCodec& codec, MatView<const float> queries, std::vector<float>* scratch, std::size_t more = 0) {
+// Queries as the codes want them: [queries, dim] in `scratch`.
+MatView<float> turned(const RowCodec& codec, MatView<const float> queries, std::vector<float>* scratch) {
   const HiggsCodec head(codec.grid(), codec.dim(), codec.dim());
-  scratch->resize(std::max(scratch->size(), queries.rows * queries.cols + more));
+  scratch->resize(std::max(scratch->size(), queries.rows * queries.cols));
   const MatView<float> result(scratch->data(), queries.rows, queries.cols);
   for (std::size_t h = 0; h < queries.rows; ++h) {
     std::copy_n(queries.row(h), queries.cols, result.row(h));
     head.turn_query(result.row(h));
   }
   return result;
+}
+
+// Landmarks of one-byte codes in blocks (quantize/table_scan.h).
+std::size_t subs_of(const RowCodec& codec) { return uz(codec.dim() / codec.grid()->p()); }
+void put_coded(const RowCodec& codec, const float* x, std::size_t at, std::byte* blocks) {
+  std::vector<std::byte> row(codec.row_bytes());
+  codec.encode(x, row.data());
+  put_code_row(blocks, subs_of(codec), at, row.data());
+}
+void get_coded(const RowCodec& codec, const std::byte* blocks, std::size_t at, float* x) {
+  std::vector<std::byte> row(codec.row_bytes());
+  get_code_row(blocks, subs_of(codec), at, row.data());
+  codec.decode(row.data(), x);
 }
 
 bool is_box(IndexKind kind) { return kind == IndexKind::kBounds || kind == IndexKind::kDigest; }
@@ -93,15 +107,19 @@ Status LandmarkIndex::check(const IndexOptions& options, int dim) {
 }
 
 ByteAccount LandmarkIndex::bytes_of(const IndexOptions& options, int dim, int landmarks) {
-  const std::size_t row = RowCodec::create(landmark_format(options), dim)->row_bytes();
-  std::size_t bytes = uz(landmarks) * row * (is_box(options.kind) ? 2 : 1);
+  const RowCodec codec = RowCodec::create(landmark_format(options), dim).value();
+  const std::size_t bytes = uz(landmarks) * codec.row_bytes() * (is_box(options.kind) ? 2 : 1);
   if (options.kind == IndexKind::kMean && options.format == RowFormat::kHiggs2x16) {
     return {bytes, (uz(landmarks) + kScanLandmarks - 1) / kScanLandmarks * scan_block_bytes(uz(dim))};
   }
+  if (is_box(options.kind) || codec.grid() == nullptr) return {bytes, bytes};
+  ByteAccount account = {bytes, code_blocks_bytes(uz(landmarks), subs_of(codec))};
   if (options.kind == IndexKind::kResidual) {
-    bytes += metas_of(options, landmarks) * RowCodec::create(RowFormat::kHiggs4, dim)->row_bytes();
+    const RowCodec meta = RowCodec::create(RowFormat::kHiggs4, dim).value();
+    account.live += metas_of(options, landmarks) * meta.row_bytes();
+    account.allocated += code_blocks_bytes(metas_of(options, landmarks), subs_of(meta));
   }
-  return {bytes, bytes};
+  return account;
 }
 
 Result<LandmarkIndex> LandmarkIndex::build(Arena& arena, const IndexOptions& options, MatView<const float> keys) {
@@ -135,7 +153,13 @@ void LandmarkIndex::write_means(MatView<const float> means) {
   for (std::size_t i = 0; i < means.rows; ++i)
     for (const float x : means.row_span(i)) largest = std::max(largest, std::abs(x));
   codec_.fit(largest);
-  for (std::size_t i = 0; i < means.rows; ++i) codec_.encode(means.row(i), rows_.data() + i * stride_);
+  for (std::size_t i = 0; i < means.rows; ++i) {
+    if (coded()) {
+      put_coded(codec_, means.row(i), i, rows_.data());
+    } else {
+      codec_.encode(means.row(i), rows_.data() + i * stride_);
+    }
+  }
 }
 
 // Closed loop: residuals are taken against the quantized mean, so they correct its error (5.4).
@@ -143,7 +167,7 @@ void LandmarkIndex::write_residuals(MatView<const float> means) {
   const RowCodec& meta = meta_codec_.front();
   const std::size_t m = uz(options_.meta);
   const std::size_t metas = metas_of(options_, landmarks_);
-  offset_ = metas * meta.row_bytes();
+  offset_ = code_blocks_bytes(metas, subs_of(meta));
   std::vector<float> mean(means.cols);
   std::vector<float> residual(means.cols);
   for (std::size_t a = 0; a < metas; ++a) {
@@ -152,11 +176,11 @@ void LandmarkIndex::write_residuals(MatView<const float> means) {
       const float* const landmark = means.row(std::min(a * m + i, means.rows - 1));  // the last one repeats as padding
       for (std::size_t j = 0; j < means.cols; ++j) mean[j] += landmark[j] / static_cast<float>(m);
     }
-    meta.encode(mean.data(), rows_.data() + a * meta.row_bytes());
-    meta.decode(rows_.data() + a * meta.row_bytes(), mean.data());
+    put_coded(meta, mean.data(), a, rows_.data());
+    get_coded(meta, rows_.data(), a, mean.data());
     for (std::size_t i = a * m; i < std::min((a + 1) * m, means.rows); ++i) {
       for (std::size_t j = 0; j < means.cols; ++j) residual[j] = means.row(i)[j] - mean[j];
-      codec_.encode(residual.data(), rows_.data() + offset_ + i * stride_);
+      put_coded(codec_, residual.data(), i, rows_.data() + offset_);
     }
   }
 }
@@ -221,86 +245,69 @@ void LandmarkIndex::decode(int landmark, float* out) const {
     HiggsCodec(codec_.grid(), codec_.dim(), codec_.dim()).decode(codes.data(), &scale, out);
     return;
   }
-  codec_.decode(row(landmark), out);
+  if (coded()) {
+    get_coded(codec_, rows_.data() + offset_, uz(landmark), out);
+  } else {
+    codec_.decode(row(landmark), out);
+  }
   const std::size_t dim = uz(codec_.dim());
   if (is_box(options_.kind)) codec_.decode(row(landmark) + codec_.row_bytes(), out + dim);
   if (options_.kind != IndexKind::kResidual) return;
   std::vector<float> mean(dim);
-  const RowCodec& meta = meta_codec_.front();
-  meta.decode(rows_.data() + uz(landmark / options_.meta) * meta.row_bytes(), mean.data());
+  get_coded(meta_codec_.front(), rows_.data(), uz(landmark / options_.meta), mean.data());
   for (std::size_t j = 0; j < dim; ++j) out[j] += mean[j];
 }
 
-void LandmarkIndex::score_rows(const RowCodec& codec, const std::byte* rows, std::size_t stride, std::size_t count,
-                               MatView<const float> queries, MatView<float> logits, std::vector<float>* scratch) const {
-  const std::size_t dim = queries.cols;
-  if (codec.grid() == nullptr) {
-    const auto dot = SIMD_CHOOSE(dot_row);
-    scratch->resize(dim);
-    for (std::size_t i = 0; i < count; ++i) {
-      codec.decode(rows + i * stride, scratch->data());
-      for (std::size_t h = 0; h < queries.rows; ++h) logits.row(h)[i] = dot(queries.row(h), scratch->data(), dim);
-    }
-    return;
+void LandmarkIndex::score_rows(MatView<const float> queries, float factor, MatView<float> logits,
+                               std::vector<float>* scratch) const {
+  const auto dot = SIMD_CHOOSE(dot_row);
+  scratch->resize(queries.cols);
+  for (int i = 0; i < landmarks_; ++i) {
+    codec_.decode(row(i), scratch->data());
+    for (std::size_t h = 0; h < queries.rows; ++h) logits.row(h)[i] = factor * dot(queries.row(h), scratch->data(), queries.cols);
   }
-  const std::size_t subs = dim / uz(codec.grid()->p());
-  score_codes(codec, {.rows = rows, .row_bytes = stride, .count = count, .subs = subs}, queries, logits, scratch);
 }
 
-void LandmarkIndex::score_codes(const RowCodec& codec, const CodeRows& rows, MatView<const float> queries, MatView<float> logits,
-                                std::vector<float>* scratch) const {
+void LandmarkIndex::score_codes(const RowCodec& codec, const std::byte* blocks, std::size_t count, MatView<const float> queries,
+                                float factor, MatView<float> logits, std::vector<float>* scratch) const {
   for (std::size_t first = 0; first < queries.rows; first += kMostTableQueries) {
     const std::size_t end = std::min(first + kMostTableQueries, queries.rows);
-    const MatView<float> four = turned(codec, queries.row_range(first, end), scratch, kMostTableQueries * rows.count);
-    float* const quads = four.data + four.rows * four.cols;
-    score_code_rows(*codec.grid(), rows, four, 1.0F, quads);
-    split_quads(quads, logits.row_range(first, end));
+    score_code_blocks(*codec.grid(), {.blocks = blocks, .count = count, .subs = subs_of(codec)},
+                      turned(codec, queries.row_range(first, end), scratch), factor, logits.row_range(first, end));
   }
 }
 
-bool LandmarkIndex::scores_in_quads(std::size_t queries) const {
-  return options_.kind == IndexKind::kMean && codec_.grid() != nullptr && !scans() && queries >= 1 &&
-         queries <= kMostTableQueries;
-}
-
-void LandmarkIndex::score_quads(MatView<const float> queries, float scale, std::span<float> logits,
+void LandmarkIndex::score_boxes(MatView<const float> queries, float factor, MatView<float> logits,
                                 std::vector<float>* scratch) const {
-  KV_CHECK(scores_in_quads(queries.rows) && queries.cols == uz(codec_.dim()) && logits.size() == 4 * uz(landmarks_));
-  const std::size_t subs = queries.cols / uz(codec_.grid()->p());
-  score_code_rows(*codec_.grid(), {.rows = rows_.data() + offset_, .row_bytes = stride_, .count = uz(landmarks_), .subs = subs},
-                  turned(codec_, queries, scratch), scale, logits.data());
-}
-
-void LandmarkIndex::score_boxes(MatView<const float> queries, MatView<float> logits, std::vector<float>* scratch) const {
   const auto box = SIMD_CHOOSE(box_row);
   const std::size_t dim = queries.cols;
   scratch->resize(2 * dim);
   for (int i = 0; i < landmarks_; ++i) {
     decode(i, scratch->data());
     for (std::size_t h = 0; h < queries.rows; ++h)
-      logits.row(h)[i] = box(queries.row(h), scratch->data(), scratch->data() + dim, dim);
+      logits.row(h)[i] = factor * box(queries.row(h), scratch->data(), scratch->data() + dim, dim);
   }
 }
 
 void LandmarkIndex::score(MatView<const float> queries, float scale, MatView<float> logits, std::vector<float>* scratch) const {
   KV_CHECK(queries.cols == uz(codec_.dim()) && logits.rows == queries.rows && logits.cols == uz(landmarks_));
-  if (scans()) {
-    score_scan(queries, logits, scratch);
+  if (coded()) {
+    score_codes(codec_, rows_.data() + offset_, uz(landmarks_), queries, scale, logits, scratch);
   } else if (is_box(options_.kind)) {
-    score_boxes(queries, logits, scratch);
-  } else {
-    score_rows(codec_, rows_.data() + offset_, stride_, uz(landmarks_), queries, logits, scratch);
-  }
-  if (options_.kind == IndexKind::kResidual) {
-    const std::size_t metas = metas_of(options_, landmarks_);
-    std::vector<float> meta_logits(queries.rows * metas);
-    const RowCodec& meta = meta_codec_.front();
-    score_rows(meta, rows_.data(), meta.row_bytes(), metas, queries, {meta_logits.data(), queries.rows, metas}, scratch);
+    score_boxes(queries, scale, logits, scratch);
+  } else if (scans()) {
+    score_scan(queries, logits, scratch);
     for (std::size_t h = 0; h < queries.rows; ++h)
-      for (std::size_t i = 0; i < uz(landmarks_); ++i) logits.row(h)[i] += meta_logits[h * metas + i / uz(options_.meta)];
+      for (float& logit : logits.row_span(h)) logit *= scale;
+  } else {
+    score_rows(queries, scale, logits, scratch);
   }
+  if (options_.kind != IndexKind::kResidual) return;
+  const std::size_t metas = metas_of(options_, landmarks_);
+  std::vector<float> meta_logits(queries.rows * metas);
+  score_codes(meta_codec_.front(), rows_.data(), metas, queries, scale, {meta_logits.data(), queries.rows, metas}, scratch);
   for (std::size_t h = 0; h < queries.rows; ++h)
-    for (std::size_t i = 0; i < uz(landmarks_); ++i) logits.row(h)[i] *= scale;
+    for (std::size_t i = 0; i < uz(landmarks_); ++i) logits.row(h)[i] += meta_logits[h * metas + i / uz(options_.meta)];
 }
 
 }  // namespace kvartet

@@ -19,7 +19,6 @@
 #include "core/matrix.h"
 #include "core/status.h"
 #include "offload/row_codec.h"
-#include "quantize/table_scan.h"
 
 namespace kvartet {
 
@@ -63,10 +62,6 @@ class LandmarkIndex {
   // finds_largest(queries.rows).
   void score_largest(MatView<const float> queries, float scale, std::span<float> scores, std::vector<float>* scratch) const;
   bool finds_largest(std::size_t queries) const;
-  // The same logits as score(), those of up to four queries side by side: [landmarks][4], zeros for queries that are missing.
-  // Only where scores_in_quads(queries.rows).
-  void score_quads(MatView<const float> queries, float scale, std::span<float> logits, std::vector<float>* scratch) const;
-  bool scores_in_quads(std::size_t queries) const;
   // The obvious way: a landmark as it was stored, decoded. Bounds and digests: [lower, upper], 2 * dim.
   void decode(int landmark, float* out) const;
 
@@ -80,11 +75,14 @@ class LandmarkIndex {
   void write_scan_blocks(MatView<const float> means);
   void score_scan(MatView<const float> queries, MatView<float> logits, std::vector<float>* scratch) const;
   const std::byte* row(int landmark) const { return rows_.data() + offset_ + static_cast<std::size_t>(landmark) * stride_; }
-  void score_codes(const RowCodec& codec, const CodeRows& rows, MatView<const float> queries, MatView<float> logits,
-                   std::vector<float>* scratch) const;
-  void score_rows(const RowCodec& codec, const std::byte* rows, std::size_t stride, std::size_t count,
-                  MatView<const float> queries, MatView<float> logits, std::vector<float>* scratch) const;
-  void score_boxes(MatView<const float> queries, MatView<float> logits, std::vector<float>* scratch) const;
+  // Landmarks of one-byte codes, but for boxes, lie in the blocks of quantize/table_scan.h.
+  bool coded() const {
+    return (options_.kind == IndexKind::kMean || options_.kind == IndexKind::kResidual) && codec_.grid() != nullptr && !scans();
+  }
+  void score_codes(const RowCodec& codec, const std::byte* blocks, std::size_t count, MatView<const float> queries, float factor,
+                   MatView<float> logits, std::vector<float>* scratch) const;
+  void score_rows(MatView<const float> queries, float factor, MatView<float> logits, std::vector<float>* scratch) const;
+  void score_boxes(MatView<const float> queries, float factor, MatView<float> logits, std::vector<float>* scratch) const;
 
   IndexOptions options_;
   RowCodec codec_;                    // of a landmark; residual: of the residuals

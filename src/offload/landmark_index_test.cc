@@ -243,33 +243,6 @@ TEST(Landmarks, ScoresEqualDecodedProducts) {
   }
 }
 
-// Side by side or query by query: the same logits.
-TEST(Landmarks, QuadsHoldTheSameLogits) {
-  constexpr float kScale = 0.5F;
-  const std::vector<float> keys = keys_with_correlation(300, 1, 0, 34);
-  for (const RowFormat format : {RowFormat::kHiggs4, RowFormat::kHiggs2, RowFormat::kHiggs1}) {
-    const LandmarkIndex index = index_of(keys, {.format = format});
-    const auto count = static_cast<std::size_t>(index.landmarks());
-    std::vector<float> scratch;
-    for (const std::size_t queries : {1U, 3U, 4U}) {
-      ASSERT_TRUE(index.scores_in_quads(queries));
-      const std::vector<float> q = keys_with_correlation(static_cast<int>(queries), 1, 0, 35);
-      std::vector<float> logits(queries * count);
-      std::vector<float> quads(4 * count);
-      index.score({q.data(), queries, kCols}, kScale, {logits.data(), queries, count}, &scratch);
-      index.score_quads({q.data(), queries, kCols}, kScale, quads, &scratch);
-      for (std::size_t h = 0; h < 4; ++h) {
-        for (std::size_t j = 0; j < count; ++j) {
-          EXPECT_NEAR(quads[4 * j + h], h < queries ? logits[h * count + j] : 0.0F, 1e-5F);
-        }
-      }
-    }
-    EXPECT_FALSE(index.scores_in_quads(5));
-  }
-  EXPECT_FALSE(index_of(keys, {.format = RowFormat::kF32}).scores_in_quads(3));
-  EXPECT_FALSE(index_of(keys, {.format = RowFormat::kHiggs2x16}).scores_in_quads(3));
-}
-
 // The shuffled tables are 7-bit: 32 landmarks at once, odd counts, every instruction set.
 TEST(Landmarks, ScanScoresAreCloseToDecodedProducts) {
   for (const SimdTarget& target : simd_targets()) {

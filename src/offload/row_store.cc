@@ -81,6 +81,7 @@ struct RowStore::Impl {
   }
   Status check_fetch(int layer, const HeadFetch& head) const;
   void split_into_hits_and_reads(const HeadFetch& head, FetchTicket::Fetch* fetch);
+  void count_fetched(int layer, std::size_t rows);
   Status stage_on_host(FetchTicket::Fetch* fetch);
   Status start_copy(FetchTicket::Fetch* fetch);
   Status admit(int layer, const Arrivals& arrivals);
@@ -238,12 +239,29 @@ Result<FetchTicket> RowStore::begin_fetch(int layer, std::span<const HeadFetch> 
   KV_ASSIGN(fetch->copy, impl.options.device->begin_copy(impl.hits));
   if (impl.options.tier == Tier::kRam) KV_TRY(impl.start_copy(fetch.get()));  // read already: the link need not wait for wait()
 
-  const std::uint64_t bytes = impl.reads.size() * impl.shape(layer).row_bytes;
   impl.traffic.rows_hit += impl.hits.size();
-  impl.traffic.rows_fetched += impl.reads.size();
-  impl.traffic.bytes_fetched += bytes;
-  impl.traffic.bytes_fetched_this_step += bytes;
+  impl.count_fetched(layer, impl.reads.size());
   return FetchTicket(std::move(fetch));
+}
+
+void RowStore::Impl::count_fetched(int layer, std::size_t rows) {
+  const std::uint64_t bytes = rows * shape(layer).row_bytes;
+  traffic.rows_fetched += rows;
+  traffic.bytes_fetched += bytes;
+  traffic.bytes_fetched_this_step += bytes;
+}
+
+bool RowStore::lends() const {
+  return impl_->options.tier == Tier::kRam && impl_->near_rows.empty() && impl_->options.device->host_can_touch();
+}
+
+Result<bool> RowStore::lend(int layer, int kv_head, std::span<const std::int32_t> rows, const std::byte** where) {
+  KV_CHECK(layer >= 0 && layer < layers());
+  if (!lends()) return false;
+  KV_TRY(impl_->check_fetch(layer, {.kv_head = kv_head, .rows = rows}));
+  if (!impl_->tier->lend(layer, kv_head, rows, where)) return false;
+  impl_->count_fetched(layer, rows.size());
+  return true;
 }
 
 Status RowStore::wait(FetchTicket ticket) {

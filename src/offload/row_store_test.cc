@@ -43,6 +43,30 @@ TEST_P(RowStoreTest, GivesBackTheRowsOfEveryAddress) {
   EXPECT_EQ(store.rows(0, 2), 317);
 }
 
+// Rows in memory are read where they lie: the bytes and the counts of a fetch.
+TEST_P(RowStoreTest, LendsTheRowsThatAFetchWouldBring) {
+  RowStore store = made(small_options());
+  ASSERT_TRUE(append_rows(store, 0, 300).ok());
+  ASSERT_EQ(store.lends(), in_ram());
+  const std::vector<std::int32_t> rows = {0, 127, 128, 299};
+  std::vector<const std::byte*> where(rows.size());
+  const Result<bool> lent = store.lend(0, 1, rows, where.data());
+  ASSERT_TRUE(lent.ok());
+  EXPECT_EQ(*lent, in_ram());
+  if (!*lent) return;
+  EXPECT_EQ(store.traffic().rows_fetched, rows.size());
+  EXPECT_EQ(store.traffic().bytes_fetched, rows.size() * store.row_bytes(0));
+  std::vector<std::byte> fetched(rows.size() * store.row_bytes(0));
+  const HeadFetch fetch{.kv_head = 1, .rows = rows, .out = fetched.data()};
+  ASSERT_TRUE(store.fetch(0, {&fetch, 1}).ok());
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    EXPECT_TRUE(std::equal(where[i], where[i] + store.row_bytes(0), fetched.data() + i * store.row_bytes(0))) << i;
+  EXPECT_EQ(store.lend(0, 1, std::vector<std::int32_t>{300}, where.data()).status().code(), Code::kInternal);
+  RowStoreOptions cached = small_options();
+  cached.cache_share = 0.5;
+  EXPECT_FALSE(made(cached).lends());
+}
+
 TEST_P(RowStoreTest, SeveralFetchesAreUnderWayAndEndInAnyOrder) {
   RowStore store = made(small_options());
   std::vector<Selection> selections;

@@ -60,6 +60,12 @@ class RowTier {
   // The rows exist and `out` stays valid until the reads are waited for. A tier without latency reads at once.
   virtual Result<std::unique_ptr<PendingReads>> begin_read(int layer, std::span<const RowRead> reads) = 0;
 
+  // Where rows lie, if they can be read there; they stay until this tier and its forks are gone. False: they have to be read.
+  virtual bool lend(int layer, int kv_head, std::span<const std::int32_t> rows, const std::byte** where) {
+    (void)layer, (void)kv_head, (void)rows, (void)where;
+    return false;
+  }
+
   // Shares all content; what either side appends later is its own. Cannot fail: takes no memory from the tiers.
   virtual std::unique_ptr<RowTier> fork() const = 0;
 

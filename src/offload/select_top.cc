@@ -35,7 +35,7 @@ HWY_INLINE hn::Vec<D> exp_below_one(D d, hn::Vec<D> x) {
 
 // The maximum and the sum of e^(x - maximum).
 void max_and_sum(const float* HWY_RESTRICT x, std::size_t count, float* max, float* sum) {
-  const hn::CappedTag<float, 8> d;
+  const hn::CappedTag<float, 16> d;
   const std::size_t lanes = hn::Lanes(d);
   float largest = x[0];
   std::size_t i = 0;
@@ -45,10 +45,15 @@ void max_and_sum(const float* HWY_RESTRICT x, std::size_t count, float* max, flo
   for (; i < count; ++i) largest = x[i] > largest ? x[i] : largest;
   const auto offset = hn::Set(d, largest);
   auto total = hn::Zero(d);
+  auto odd = hn::Zero(d);
   i = 0;
+  for (; i + 2 * lanes <= count; i += 2 * lanes) {
+    total = hn::Add(total, exp_below_one(d, hn::Sub(hn::LoadU(d, x + i), offset)));
+    odd = hn::Add(odd, exp_below_one(d, hn::Sub(hn::LoadU(d, x + i + lanes), offset)));
+  }
   for (; i + lanes <= count; i += lanes) total = hn::Add(total, exp_below_one(d, hn::Sub(hn::LoadU(d, x + i), offset)));
-  float result = hn::GetLane(hn::SumOfLanes(d, total));
-  alignas(64) float tail[hn::MaxLanes(hn::CappedTag<float, 8>())];
+  float result = hn::GetLane(hn::SumOfLanes(d, hn::Add(total, odd)));
+  alignas(64) float tail[hn::MaxLanes(hn::CappedTag<float, 16>())];
   for (; i < count; ++i) {
     hn::Store(exp_below_one(d, hn::Set(d, x[i] - largest)), d, tail);
     result += tail[0];
@@ -57,83 +62,35 @@ void max_and_sum(const float* HWY_RESTRICT x, std::size_t count, float* max, flo
   *sum = result;
 }
 
-// Logits of four queries lie together, [count][4]: log(sum of e^x) of each. Every lane has its own running maximum; what was
-// added up is brought to a new one block by block.
-void log_sums_of_quads(const float* HWY_RESTRICT x, std::size_t count, float* HWY_RESTRICT maxima, float* HWY_RESTRICT sums) {
-  const hn::CappedTag<float, 8> d;
-  constexpr std::size_t kBlock = 1024;  // numbers
-  const std::size_t lanes = hn::Lanes(d);
-  const std::size_t whole = 4 * count / lanes * lanes;
-  auto most = hn::Set(d, -1e38F);
-  auto total = hn::Zero(d);
-  for (std::size_t first = 0; first < whole; first += kBlock) {
-    const std::size_t end = whole - first < kBlock ? whole : first + kBlock;
-    auto larger = most;
-    for (std::size_t i = first; i < end; i += lanes) larger = hn::Max(larger, hn::LoadU(d, x + i));
-    total = hn::Mul(total, exp_below_one(d, hn::Sub(most, larger)));
-    most = larger;
-    auto odd = hn::Zero(d);
-    std::size_t i = first;
-    for (; i + 2 * lanes <= end; i += 2 * lanes) {
-      total = hn::Add(total, exp_below_one(d, hn::Sub(hn::LoadU(d, x + i), most)));
-      odd = hn::Add(odd, exp_below_one(d, hn::Sub(hn::LoadU(d, x + i + lanes), most)));
-    }
-    for (; i < end; i += lanes) total = hn::Add(total, exp_below_one(d, hn::Sub(hn::LoadU(d, x + i), most)));
-    total = hn::Add(total, odd);
-  }
-  // Lanes h and h + 4 are of query h; a last row alone is one of four lanes.
-  const hn::FixedTag<float, 4> d4;
-  alignas(64) float all_most[8];
-  alignas(64) float all_total[8];
-  hn::Store(most, d, all_most);
-  hn::Store(total, d, all_total);
-  auto best = hn::Load(d4, all_most);
-  auto sum = hn::Load(d4, all_total);
-  const auto add = [&](hn::Vec<decltype(d4)> other_most, hn::Vec<decltype(d4)> other_sum) HWY_ATTR {
-    const auto larger = hn::Max(best, other_most);
-    sum = hn::MulAdd(sum, exp_below_one(d4, hn::Sub(best, larger)),
-                     hn::Mul(other_sum, exp_below_one(d4, hn::Sub(other_most, larger))));
-    best = larger;
-  };
-  if (lanes == 8) add(hn::Load(d4, all_most + 4), hn::Load(d4, all_total + 4));
-  if (whole < 4 * count) add(hn::LoadU(d4, x + whole), hn::Set(d4, 1.0F));
-  hn::StoreU(best, d4, maxima);
-  hn::StoreU(sum, d4, sums);
-}
-
-// scores[j] = the largest of x[4 * j + h] - offsets[h] over the four lanes.
-void largest_of_quads(const float* HWY_RESTRICT x, const float* HWY_RESTRICT offsets, std::size_t count,
-                      float* HWY_RESTRICT scores) {
-  const hn::FixedTag<float, 4> d;
-  std::size_t i = 0;
-  for (; i + 4 <= count; i += 4) {
-    hn::Vec<decltype(d)> query[4];
-    hn::LoadInterleaved4(d, x + 4 * i, query[0], query[1], query[2], query[3]);
-    for (int h = 0; h < 4; ++h) query[h] = hn::Sub(query[h], hn::Set(d, offsets[h]));
-    hn::StoreU(hn::Max(hn::Max(query[0], query[1]), hn::Max(query[2], query[3])), d, scores + i);
-  }
-  for (; i < count; ++i) {
-    float largest = x[4 * i] - offsets[0];
-    for (int h = 1; h < 4; ++h) {
-      const float value = x[4 * i + static_cast<std::size_t>(h)] - offsets[h];
-      largest = value > largest ? value : largest;
-    }
-    scores[i] = largest;
-  }
-}
-
-// scores = max(scores, x - offset), or x - offset for the first query.
-void keep_larger(const float* HWY_RESTRICT x, float offset, std::size_t count, int first, float* HWY_RESTRICT scores) {
-  const hn::CappedTag<float, 8> d;
-  const auto shift = hn::Set(d, offset);
+// scores[j] = the largest of x[h * stride + j] - offsets[h] over kRows queries and, if there were others, of what it is.
+template <std::size_t kRows>
+HWY_INLINE void keep_larger_of(const float* HWY_RESTRICT x, std::size_t stride, const float* HWY_RESTRICT offsets,
+                               std::size_t count, int first, float* HWY_RESTRICT scores) {
+  const hn::CappedTag<float, 16> d;
   std::size_t i = 0;
   for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d)) {
-    const auto value = hn::Sub(hn::LoadU(d, x + i), shift);
-    hn::StoreU(first != 0 ? value : hn::Max(hn::LoadU(d, scores + i), value), d, scores + i);
+    auto most = hn::Sub(hn::LoadU(d, x + i), hn::Set(d, offsets[0]));
+    for (std::size_t h = 1; h < kRows; ++h)
+      most = hn::Max(most, hn::Sub(hn::LoadU(d, x + h * stride + i), hn::Set(d, offsets[h])));
+    hn::StoreU(first != 0 ? most : hn::Max(hn::LoadU(d, scores + i), most), d, scores + i);
   }
   for (; i < count; ++i) {
-    const float value = x[i] - offset;
-    scores[i] = first != 0 || value > scores[i] ? value : scores[i];
+    float most = x[i] - offsets[0];
+    for (std::size_t h = 1; h < kRows; ++h) {
+      const float value = x[h * stride + i] - offsets[h];
+      most = value > most ? value : most;
+    }
+    scores[i] = first != 0 || most > scores[i] ? most : scores[i];
+  }
+}
+
+void keep_larger(const float* x, std::size_t stride, std::size_t rows, const float* offsets, std::size_t count, int first,
+                 float* scores) {
+  switch (rows) {
+    case 1: return keep_larger_of<1>(x, stride, offsets, count, first, scores);
+    case 2: return keep_larger_of<2>(x, stride, offsets, count, first, scores);
+    case 3: return keep_larger_of<3>(x, stride, offsets, count, first, scores);
+    default: return keep_larger_of<4>(x, stride, offsets, count, first, scores);
   }
 }
 
@@ -141,7 +98,7 @@ void keep_larger(const float* HWY_RESTRICT x, float offset, std::size_t count, i
 // counts: there are always enough, and what is broken shows in the output. 64 scores at a time: whether one vector holds any is
 // as good as random, and would be guessed wrong that often.
 std::size_t not_below(const float* HWY_RESTRICT scores, std::size_t count, float threshold, std::int32_t* HWY_RESTRICT found) {
-  const hn::CappedTag<float, 8> d;
+  const hn::CappedTag<float, 16> d;
   constexpr std::size_t kTogether = 64;
   const auto limit = hn::Set(d, threshold);
   std::size_t at = 0;
@@ -151,7 +108,7 @@ std::size_t not_below(const float* HWY_RESTRICT scores, std::size_t count, float
     for (std::size_t j = 0; j < kTogether; j += hn::Lanes(d)) {
       std::uint8_t lanes[8] = {};
       hn::StoreMaskBits(d, hn::Not(hn::Lt(hn::LoadU(d, scores + i + j), limit)), lanes);
-      bits |= std::uint64_t{lanes[0]} << j;
+      bits |= (std::uint64_t{lanes[0]} | std::uint64_t{lanes[1]} << 8) << j;
     }
     for (; bits != 0; bits &= bits - 1) {
       found[at++] = static_cast<std::int32_t>(i) + static_cast<std::int32_t>(hwy::Num0BitsBelowLS1Bit_Nonzero64(bits));
@@ -165,7 +122,7 @@ std::size_t not_below(const float* HWY_RESTRICT scores, std::size_t count, float
 
 // How many keys reach `least`.
 HWY_INLINE std::size_t count_reaching(const std::int32_t* HWY_RESTRICT keys, std::size_t count, std::int32_t least) {
-  const hn::CappedTag<std::int32_t, 8> d;
+  const hn::CappedTag<std::int32_t, 16> d;
   const auto limit = hn::Set(d, least);
   auto below = hn::Zero(d);
   std::size_t i = 0;
@@ -213,8 +170,6 @@ namespace kvartet {
 
 HWY_EXPORT(max_and_sum);
 HWY_EXPORT(keep_larger);
-HWY_EXPORT(log_sums_of_quads);
-HWY_EXPORT(largest_of_quads);
 HWY_EXPORT(not_below);
 HWY_EXPORT(kth_largest);
 
@@ -260,37 +215,31 @@ void aggregate_scores(Aggregate aggregate, MatView<const float> logits, std::spa
   const std::size_t count = scores.size();
   KV_CHECK(logits.cols == count && logits.rows > 0);
   if (count == 0) return;
-  const auto larger = SIMD_CHOOSE(keep_larger);
-  const bool softmax = aggregate == Aggregate::kMaxSoftmax || aggregate == Aggregate::kSumSoftmax;
-  if (logits.rows == 1) return larger(logits.row(0), 0.0F, count, 1, scores.data());  // softmax of one head keeps the order
-  if (aggregate == Aggregate::kMeanQuery || aggregate == Aggregate::kSumSoftmax) std::fill(scores.begin(), scores.end(), 0.0F);
-  for (std::size_t h = 0; h < logits.rows; ++h) {
-    const float* const row = logits.row(h);
+  const auto offset_of = [&](std::size_t h) {
     float max = 0;
     float sum = 1;
-    if (softmax) SIMD_CHOOSE(max_and_sum)(row, count, &max, &sum);
-    const float offset = max + std::log(sum);
-    switch (aggregate) {
-      case Aggregate::kMaxSoftmax: larger(row, offset, count, h == 0 ? 1 : 0, scores.data()); break;
-      case Aggregate::kMaxLogit: larger(row, 0.0F, count, h == 0 ? 1 : 0, scores.data()); break;
-      case Aggregate::kMeanQuery:
-        for (std::size_t j = 0; j < count; ++j) scores[j] += row[j] / static_cast<float>(logits.rows);
-        break;
-      case Aggregate::kSumSoftmax:
-        for (std::size_t j = 0; j < count; ++j) scores[j] += std::exp(row[j] - offset);
-        break;
+    SIMD_CHOOSE(max_and_sum)(logits.row(h), count, &max, &sum);
+    return max + std::log(sum);
+  };
+  constexpr std::size_t kTogether = 4;
+  const bool one = logits.rows == 1;  // softmax of one head keeps the order
+  if (one || aggregate == Aggregate::kMaxSoftmax || aggregate == Aggregate::kMaxLogit) {
+    for (std::size_t first = 0; first < logits.rows; first += kTogether) {
+      const std::size_t here = std::min(kTogether, logits.rows - first);
+      float offsets[kTogether] = {};
+      for (std::size_t h = 0; h < here && !one && aggregate == Aggregate::kMaxSoftmax; ++h) offsets[h] = offset_of(first + h);
+      SIMD_CHOOSE(keep_larger)(logits.row(first), logits.stride, here, offsets, count, first == 0 ? 1 : 0, scores.data());
+    }
+    return;
+  }
+  std::fill(scores.begin(), scores.end(), 0.0F);
+  for (std::size_t h = 0; h < logits.rows; ++h) {
+    const float* const row = logits.row(h);
+    const float offset = aggregate == Aggregate::kSumSoftmax ? offset_of(h) : 0;
+    for (std::size_t j = 0; j < count; ++j) {
+      scores[j] += aggregate == Aggregate::kSumSoftmax ? std::exp(row[j] - offset) : row[j] / static_cast<float>(logits.rows);
     }
   }
-}
-
-void max_softmax_of_quads(std::span<const float> logits, std::size_t queries, std::span<float> scores) {
-  KV_CHECK(logits.size() == 4 * scores.size() && queries >= 1 && queries <= 4);
-  if (scores.empty()) return;
-  float maxima[4];
-  float offsets[4];
-  SIMD_CHOOSE(log_sums_of_quads)(logits.data(), scores.size(), maxima, offsets);
-  for (std::size_t h = 0; h < 4; ++h) offsets[h] = h < queries ? maxima[h] + std::log(offsets[h]) : INFINITY;
-  SIMD_CHOOSE(largest_of_quads)(logits.data(), offsets, scores.size(), scores.data());
 }
 
 void TopSelector::select(std::span<const float> scores, int k, std::vector<std::int32_t>* chosen) {

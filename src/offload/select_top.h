@@ -17,10 +17,6 @@ enum class Aggregate : std::uint8_t { kMaxSoftmax, kMeanQuery, kMaxLogit, kSumSo
 // mean of the logits, which is the logit of the mean query.
 void aggregate_scores(Aggregate aggregate, MatView<const float> logits, std::span<float> scores);
 
-// kMaxSoftmax of logits that lie together by candidate, [candidates][4] with zeros for queries that are missing
-// (quantize/table_scan.h): the same scores, but for the order in which exponentials are added up.
-void max_softmax_of_quads(std::span<const float> logits, std::size_t queries, std::span<float> scores);
-
 // The k largest scores, ties to the lower index, ascending by index. k <= scores.size().
 class TopSelector {
  public:

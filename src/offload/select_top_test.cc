@@ -87,18 +87,16 @@ TEST(SelectTop, MaxSoftmaxInDoubleOnEveryTarget) {
   }
 }
 
-// Logits side by side by candidate: what the rows give, whatever the logits' size, with queries missing.
-TEST(SelectTop, MaxSoftmaxOfQuadsOnEveryTarget) {
+// Whatever the logits' size, and with more queries than are walked together.
+TEST(SelectTop, MaxSoftmaxOnEveryTarget) {
   for (const SimdTarget& target : simd_targets()) {
     const ScopedSimdTarget scope(target);
     for (const std::size_t count : {1U, 2U, 3U, 8U, 257U, 1001U}) {
-      for (const std::size_t queries : {1U, 2U, 3U, 4U}) {
+      for (const std::size_t queries : {1U, 2U, 3U, 4U, 5U}) {
         for (const float size : {0.1F, 20.0F, 300.0F}) {
-          std::vector<float> quads(4 * count);
           std::vector<float> rows = normals(queries * count, 9);
           for (std::size_t h = 0; h < queries; ++h)
-            for (std::size_t j = 0; j < count; ++j)
-              quads[4 * j + h] = rows[h * count + j] *= size * static_cast<float>(j + 1) / 500;
+            for (std::size_t j = 0; j < count; ++j) rows[h * count + j] *= size * static_cast<float>(j + 1) / 500;
           std::vector<float> expected(count);
           for (std::size_t j = 0; j < count; ++j) {
             double best = -1e300;
@@ -107,12 +105,12 @@ TEST(SelectTop, MaxSoftmaxOfQuadsOnEveryTarget) {
               const double most = *std::max_element(row, row + count);
               double sum = 0;
               for (std::size_t i = 0; i < count; ++i) sum += std::exp(row[i] - most);
-              best = std::max(best, row[j] - most - std::log(sum));
+              best = std::max(best, queries == 1 ? row[j] : row[j] - most - std::log(sum));
             }
             expected[j] = static_cast<float>(best);
           }
           std::vector<float> scores(count + 1, 7.0F);
-          max_softmax_of_quads(quads, queries, std::span<float>(scores).first(count));
+          aggregate_scores(Aggregate::kMaxSoftmax, {rows.data(), queries, count}, std::span<float>(scores).first(count));
           for (std::size_t j = 0; j < count; ++j)
             ASSERT_NEAR(scores[j], expected[j], 2e-5 * (1 + std::abs(expected[j]))) << target.name << " " << count << " " << size;
           EXPECT_EQ(scores[count], 7.0F);

@@ -50,11 +50,6 @@ void score(Head& head) { head.index.front().score(head.q(), 0.125F, head.rows(),
 void BM_ScoreHiggs2(benchmark::State& state) { measure(state, RowFormat::kHiggs2, score); }
 void BM_ScoreHiggs2x16(benchmark::State& state) { measure(state, RowFormat::kHiggs2x16, score); }
 
-void BM_QuadsHiggs2(benchmark::State& state) {
-  measure(state, RowFormat::kHiggs2,
-          [](Head& head) { head.index.front().score_quads(head.q(), 0.125F, head.logits, &head.scratch); });
-}
-
 void BM_LargestHiggs2x16(benchmark::State& state) {
   measure(state, RowFormat::kHiggs2x16,
           [](Head& head) { head.index.front().score_largest(head.q(), 0.125F, head.scores, &head.scratch); });
@@ -74,17 +69,6 @@ void aggregate(benchmark::State& state, Aggregate how) {
 void BM_MaxLogit(benchmark::State& state) { aggregate(state, Aggregate::kMaxLogit); }
 void BM_MaxSoftmax(benchmark::State& state) { aggregate(state, Aggregate::kMaxSoftmax); }
 
-void BM_MaxSoftmaxOfQuads(benchmark::State& state) {
-  const auto count = static_cast<std::size_t>(state.range(0));
-  const std::vector<float> logits = normals(kQueries * count, 3);
-  std::vector<float> scores(count);
-  for (auto _ : state) {
-    max_softmax_of_quads(logits, kQueries, scores);
-    benchmark::DoNotOptimize(scores.data());
-  }
-  state.SetItemsProcessed(state.iterations() * state.range(0));
-}
-
 // Other scores each time, as in a step: a branch predictor learns a selection that is repeated.
 void BM_SelectTop(benchmark::State& state) {
   constexpr std::size_t kHeads = 90;
@@ -101,13 +85,11 @@ void BM_SelectTop(benchmark::State& state) {
   state.SetItemsProcessed(state.iterations() * state.range(0));
 }
 
-BENCHMARK(BM_QuadsHiggs2)->Arg(7168)->Arg(32768);
 BENCHMARK(BM_ScoreHiggs2)->Arg(7168)->Arg(32768);
 BENCHMARK(BM_ScoreHiggs2x16)->Arg(7168)->Arg(32768);
 BENCHMARK(BM_LargestHiggs2x16)->Arg(7168)->Arg(32768);
 BENCHMARK(BM_MaxLogit)->Arg(32768);
 BENCHMARK(BM_MaxSoftmax)->Arg(7168)->Arg(32768);
-BENCHMARK(BM_MaxSoftmaxOfQuads)->Arg(7168)->Arg(32768);
 BENCHMARK(BM_SelectTop)->Arg(7168)->Arg(32768);
 
 }  // namespace

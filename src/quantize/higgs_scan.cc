@@ -6,29 +6,7 @@
 
 #include "core/bfloat16.h"
 #include "core/check.h"
-
-#ifndef KVARTET_HIGGS_SCAN_TABLES  // read once, not once per instruction set
-#define KVARTET_HIGGS_SCAN_TABLES
-namespace kvartet {
-
-constexpr std::size_t kMostScanDim = 512;
-constexpr std::size_t kScanPoints = 16;
-
-struct ScanTables {
-  alignas(64) std::uint8_t entries[kMostScanDim / 2 * kScanPoints];
-  float step = 0;    // of an entry
-  float offset = 0;  // sum of what was subtracted from each pair's entries
-};
-
-struct ScanBlocks {
-  const std::byte* data = nullptr;
-  std::size_t bytes = 0;  // of a block
-  std::size_t count = 0;  // of landmarks
-  std::size_t dim = 0;
-};
-
-}  // namespace kvartet
-#endif
+#include "quantize/higgs_scan_kernels.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "quantize/higgs_scan.cc"
@@ -205,6 +183,11 @@ HWY_EXPORT(scan_largest);
 
 namespace {
 
+ScanKernels scan_kernels() {
+  const ScanKernels wide = scan_kernels_avx512();
+  return wide.all != nullptr ? wide : ScanKernels{SIMD_CHOOSE(scan_all), SIMD_CHOOSE(scan_largest)};
+}
+
 // Tables of the queries that share the walk over the codes.
 struct TableSet {
   ScanTables tables[kMostScanQueries];
@@ -250,7 +233,7 @@ void score_scan_blocks(const HiggsGrid& grid, const std::byte* blocks, std::size
     set.fill_for(grid, turned_queries.row_range(first, first + here));
     float* rows[kMostScanQueries] = {};
     for (std::size_t q = 0; q < here; ++q) rows[q] = logits.row(first + q);
-    SIMD_CHOOSE(scan_all)(all, set.at, static_cast<int>(here), rows);
+    scan_kernels().all(all, set.at, static_cast<int>(here), rows);
   }
 }
 
@@ -260,7 +243,7 @@ void largest_scan_scores(const HiggsGrid& grid, const std::byte* blocks, std::si
   const ScanBlocks all = checked(grid, blocks, count, turned_queries.cols);
   TableSet set;
   set.fill_for(grid, turned_queries);
-  SIMD_CHOOSE(scan_largest)(all, set.at, static_cast<int>(turned_queries.rows), factor, best.data());
+  scan_kernels().largest(all, set.at, static_cast<int>(turned_queries.rows), factor, best.data());
 }
 
 }  // namespace kvartet

@@ -73,7 +73,7 @@ TEST(HiggsScan, TheLargestEqualsTheMaximumOfTheLogitsToTheBit) {
   for (const SimdTarget& target : simd_targets()) {
     const ScopedSimdTarget scope(target);
     for (const std::size_t queries : {1U, 2U, 3U, 4U}) {
-      for (const std::size_t count : {1U, 31U, 32U, 33U, 200U}) {
+      for (const std::size_t count : {1U, 31U, 32U, 33U, 63U, 64U, 65U, 200U}) {
         constexpr std::size_t kDim = 64;
         constexpr float kFactor = 0.125F;
         const Landmarks landmarks = random_landmarks(count, kDim);

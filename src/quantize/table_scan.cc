@@ -6,36 +6,7 @@
 #include <cstring>
 
 #include "core/check.h"
-
-#ifndef KVARTET_TABLE_SCAN_TYPES  // read once, not once per instruction set
-#define KVARTET_TABLE_SCAN_TYPES
-namespace kvartet {
-
-constexpr std::size_t kTablePoints = 256;
-constexpr std::size_t kGroupTables = 16;  // that share a step: their sums fit 16 bits
-constexpr std::size_t kTablesAtOnce = 8;  // 16 KiB, which the nearest cache holds beside a block of rows and their sums
-
-// The tables of one group, and what their sums mean: step * sum + offset.
-struct ScanTableGroup {
-  alignas(64) std::uint64_t entries[kGroupTables * kTablePoints];
-  float step[4] = {};
-  float offset[4] = {};
-  std::size_t tables = 0;
-};
-
-// One walk of a group's tables over all rows.
-struct TableWalk {
-  const std::byte* codes = nullptr;  // of the group's first table
-  const std::byte* scales = nullptr;
-  std::size_t row_bytes = 0;
-  std::size_t count = 0;
-  int is_first = 0;  // nothing is in `logits` yet
-  int is_last = 0;   // what is then there is multiplied by the rows' scales
-  float* logits = nullptr;
-};
-
-}  // namespace kvartet
-#endif
+#include "quantize/table_scan_kernels.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "quantize/table_scan.cc"
@@ -45,8 +16,9 @@ HWY_BEFORE_NAMESPACE();
 namespace kvartet::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// entries = bias + <q, point> for one table, rounded: `scaled` are the queries over their steps [4][p], `bias` with the half that
-// makes cutting rounding. Neither negative nor beyond 16 bits.
+constexpr std::size_t kTablesAtOnce = 8;  // 16 KiB, which the nearest cache holds beside some blocks of codes and their sums
+constexpr std::size_t kBlockRows = 64;
+
 template <int kP>
 HWY_INLINE void fill_table(const GridLanes& grid, const float* HWY_RESTRICT scaled, const float* HWY_RESTRICT bias,
                            std::uint64_t* HWY_RESTRICT entries) {
@@ -67,7 +39,8 @@ HWY_INLINE void fill_table(const GridLanes& grid, const float* HWY_RESTRICT scal
   }
 }
 
-void fill_one(const GridLanes& grid, int p, const float* scaled, const float* bias, std::uint64_t* entries) {
+void fill_one(const GridLanes& grid, int p, const float* scaled, const float* bias, std::size_t table, ScanTableGroup* group) {
+  std::uint64_t* const entries = group->entries + table * kTablePoints;
   switch (p) {
     case 1: return fill_table<1>(grid, scaled, bias, entries);
     case 2: return fill_table<2>(grid, scaled, bias, entries);
@@ -77,8 +50,7 @@ void fill_one(const GridLanes& grid, int p, const float* scaled, const float* bi
   }
 }
 
-// Hides where a value comes from. Left alone, compilers put two rows into one vector, to pick its lanes apart again for every
-// look-up, or add a table's address up anew each time.
+// Hides where a value comes from. Left alone, compilers take a table's address up anew for every look-up.
 template <class T>
 HWY_INLINE T opaque(T value) {
 #if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
@@ -87,79 +59,87 @@ HWY_INLINE T opaque(T value) {
   return value;
 }
 
-// Adds the entries of kTables codes to each row's four sums.
+// Adds the entries of kTables codes to the four sums of each landmark of a block.
 template <std::size_t kTables>
-HWY_INLINE void add_entries(const std::byte* HWY_RESTRICT codes, std::size_t row_bytes, std::size_t count,
-                            const std::uint64_t* entries, std::uint64_t* HWY_RESTRICT sums) {
+HWY_INLINE void add_entries(const std::byte* HWY_RESTRICT codes, const std::uint64_t* entries, std::uint64_t* HWY_RESTRICT sums) {
   const std::uint64_t* const first = opaque(entries);
-  for (std::size_t i = 0; i < count; ++i) {
-    std::uint64_t word = 0;
-    std::memcpy(&word, codes + i * row_bytes, kTables);
-    word = opaque(word);
+  for (std::size_t i = 0; i < kBlockRows; ++i) {
+    const std::size_t place = 2 * i % kBlockRows + 2 * i / kBlockRows;
     std::uint64_t sum = sums[i];
-    for (std::size_t s = 0; s < kTables; ++s) sum += first[s * kTablePoints + ((word >> (8 * s)) & 0xffU)];
+    for (std::size_t s = 0; s < kTables; ++s) {
+      sum += first[s * kTablePoints + opaque(std::to_integer<std::uint64_t>(codes[s * kBlockRows + place]))];
+    }
     sums[i] = sum;
   }
 }
 
-HWY_INLINE void add_all(const std::byte* HWY_RESTRICT codes, std::size_t row_bytes, std::size_t count,
-                        const ScanTableGroup& group, std::uint64_t* HWY_RESTRICT sums) {
+HWY_INLINE void add_all(const TableWalk& walk, std::size_t block, std::size_t blocks, const ScanTableGroup& group,
+                        std::uint64_t* HWY_RESTRICT sums) {
   std::size_t table = 0;
+  const auto codes = [&](std::size_t b) { return walk.codes + (block + b) * walk.block_bytes + table * kBlockRows; };
+  const auto entries = [&] { return group.entries + table * kTablePoints; };
   for (; table + kTablesAtOnce <= group.tables; table += kTablesAtOnce)
-    add_entries<kTablesAtOnce>(codes + table, row_bytes, count, group.entries + table * kTablePoints, sums);
+    for (std::size_t b = 0; b < blocks; ++b) add_entries<kTablesAtOnce>(codes(b), entries(), sums + b * kBlockRows);
   for (; table + 2 <= group.tables; table += 2)
-    add_entries<2>(codes + table, row_bytes, count, group.entries + table * kTablePoints, sums);
-  if (table < group.tables) add_entries<1>(codes + table, row_bytes, count, group.entries + table * kTablePoints, sums);
+    for (std::size_t b = 0; b < blocks; ++b) add_entries<2>(codes(b), entries(), sums + b * kBlockRows);
+  if (table < group.tables)
+    for (std::size_t b = 0; b < blocks; ++b) add_entries<1>(codes(b), entries(), sums + b * kBlockRows);
 }
 
-// Each row's four sums are one vector.
-HWY_INLINE void write_logits(const TableWalk& walk, const ScanTableGroup& group, std::size_t first, std::size_t count,
-                             const std::uint64_t* HWY_RESTRICT sums) {
-  const hn::FixedTag<float, 4> d;
+// One block's logits of one query from its sums.
+HWY_INLINE void write_logits(const TableWalk& walk, const std::uint16_t* HWY_RESTRICT sums,
+                             const std::uint16_t* HWY_RESTRICT scales, float step, float offset, float* HWY_RESTRICT logits) {
+  const hn::CappedTag<float, 8> d;
   const hn::RebindToUnsigned<decltype(d)> du;
   const hn::RebindToSigned<decltype(d)> di;
-  const hn::FixedTag<std::uint64_t, 1> d64;
-  const hn::FixedTag<std::uint16_t, 4> d16;
-  const hn::FixedTag<std::uint16_t, 8> d16_all;
-  const auto step = hn::LoadU(d, group.step);
-  const auto offset = hn::LoadU(d, group.offset);
-  float* HWY_RESTRICT logits = walk.logits + 4 * first;
-  const std::byte* HWY_RESTRICT scales = walk.scales + first * walk.row_bytes;
-  for (std::size_t i = 0; i < count; ++i, logits += 4, scales += walk.row_bytes) {
-    const auto lanes = hn::BitCast(d16, hn::LoadU(d64, sums + i));
-    auto logit = hn::MulAdd(hn::ConvertTo(d, hn::PromoteTo(di, lanes)), step, offset);
-    if (walk.is_first == 0) logit = hn::Add(logit, hn::LoadU(d, logits));
+  const hn::Rebind<std::uint16_t, decltype(d)> d16;
+  for (std::size_t i = 0; i < kBlockRows; i += hn::Lanes(d)) {
+    auto logit = hn::MulAdd(hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(d16, sums + i))), hn::Set(d, step), hn::Set(d, offset));
+    if (walk.is_first == 0) logit = hn::Add(logit, hn::LoadU(d, logits + i));
     if (walk.is_last != 0) {
-      std::uint16_t scale = 0;
-      std::memcpy(&scale, scales, sizeof(scale));
-      logit = hn::Mul(logit, hn::BitCast(d, hn::ShiftLeft<16>(hn::BitCast(du, hn::Set(d16_all, scale)))));
+      const auto scale = hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(du, hn::LoadU(d16, scales + i))));
+      logit = hn::Mul(logit, scale);
     }
-    hn::StoreU(logit, d, logits);
+    hn::StoreU(logit, d, logits + i);
   }
 }
 
-void walk_rows(const TableWalk& walk, const ScanTableGroup& group) {
-  constexpr std::size_t kRows = 1024;  // many: what a pass leaves in the nearest cache, the next one evicts
-  alignas(64) std::uint64_t sums[kRows];
-  for (std::size_t first = 0; first < walk.count; first += kRows) {
-    const std::size_t here = walk.count - first < kRows ? walk.count - first : kRows;
-    for (std::size_t i = 0; i < kRows; ++i) sums[i] = 0;
-    add_all(walk.codes + first * walk.row_bytes, walk.row_bytes, here, group, sums);
-    write_logits(walk, group, first, here, sums);
+// One block's logits; `sums` [64][4 queries] are first put query by query. The last block may have fewer landmarks.
+HWY_INLINE void write_block(const TableWalk& walk, const ScanTableGroup& group, std::size_t block,
+                            const std::uint64_t* HWY_RESTRICT sums) {
+  const hn::CappedTag<std::uint16_t, 8> d16;
+  const auto* HWY_RESTRICT const numbers = reinterpret_cast<const std::uint16_t*>(sums);
+  alignas(64) std::uint16_t of_query[4][kBlockRows];
+  alignas(64) std::uint16_t scales[kBlockRows];
+  alignas(64) float last[kBlockRows] = {};
+  for (std::size_t i = 0; i < kBlockRows; i += hn::Lanes(d16)) {
+    hn::Vec<decltype(d16)> query[4];
+    hn::LoadInterleaved4(d16, numbers + 4 * i, query[0], query[1], query[2], query[3]);
+    for (std::size_t h = 0; h < 4; ++h) hn::Store(query[h], d16, of_query[h] + i);
+  }
+  std::memcpy(scales, walk.scales + block * walk.block_bytes, sizeof(scales));
+  const std::size_t left = walk.count - block * kBlockRows;
+  for (std::size_t h = 0; h < group.queries; ++h) {
+    float* const logits = walk.logits + h * walk.stride + block * kBlockRows;
+    if (left >= kBlockRows) {
+      write_logits(walk, of_query[h], scales, group.step[h], group.offset[h], logits);
+      continue;
+    }
+    if (walk.is_first == 0) std::memcpy(last, logits, left * sizeof(float));
+    write_logits(walk, of_query[h], scales, group.step[h], group.offset[h], last);
+    std::memcpy(logits, last, left * sizeof(float));
   }
 }
 
-void split_lanes(const float* HWY_RESTRICT logits, std::size_t count, std::size_t queries, float* HWY_RESTRICT rows,
-                 std::size_t stride) {
-  const hn::FixedTag<float, 4> d;
-  std::size_t i = 0;
-  for (; i + 4 <= count; i += 4) {
-    hn::Vec<decltype(d)> query[4];
-    hn::LoadInterleaved4(d, logits + 4 * i, query[0], query[1], query[2], query[3]);
-    for (std::size_t h = 0; h < queries; ++h) hn::StoreU(query[h], d, rows + h * stride + i);
-  }
-  for (; i < count; ++i) {
-    for (std::size_t h = 0; h < queries; ++h) rows[h * stride + i] = logits[4 * i + h];
+void walk_blocks(const TableWalk& walk, const ScanTableGroup& group) {
+  constexpr std::size_t kBlocks = 16;  // many: what a pass leaves in the nearest cache, the next one evicts
+  alignas(64) std::uint64_t sums[kBlocks * kBlockRows];
+  const std::size_t count = (walk.count + kBlockRows - 1) / kBlockRows;
+  for (std::size_t first = 0; first < count; first += kBlocks) {
+    const std::size_t here = count - first < kBlocks ? count - first : kBlocks;
+    for (std::size_t i = 0; i < here * kBlockRows; ++i) sums[i] = 0;
+    add_all(walk, first, here, group, sums);
+    for (std::size_t b = 0; b < here; ++b) write_block(walk, group, first + b, sums + b * kBlockRows);
   }
 }
 
@@ -170,8 +150,7 @@ HWY_AFTER_NAMESPACE();
 namespace kvartet {
 
 HWY_EXPORT(fill_one);
-HWY_EXPORT(walk_rows);
-HWY_EXPORT(split_lanes);
+HWY_EXPORT(walk_blocks);
 
 namespace {
 
@@ -191,7 +170,22 @@ float step_of(const float* bounds, std::size_t tables) {
   return width / (kMostSum - static_cast<float>(tables));
 }
 
-void fill_group(const HiggsGrid& grid, MatView<const float> queries, std::size_t first, ScanTableGroup* group) {
+TableKernels table_kernels() {
+  const TableKernels wide = table_kernels_avx512();
+  return wide.walk != nullptr ? wide : TableKernels{SIMD_CHOOSE(fill_one), SIMD_CHOOSE(walk_blocks)};
+}
+
+// The same for all landmarks of a block; see the layout.
+std::byte* code_place(std::byte* blocks, std::size_t subs, std::size_t landmark) {
+  const std::size_t at = landmark % kCodeBlockRows;
+  return blocks + landmark / kCodeBlockRows * code_block_bytes(subs) + 2 * at % kCodeBlockRows + 2 * at / kCodeBlockRows;
+}
+std::byte* scale_place(std::byte* blocks, std::size_t subs, std::size_t landmark) {
+  return blocks + landmark / kCodeBlockRows * code_block_bytes(subs) + kCodeBlockRows * subs + 2 * (landmark % kCodeBlockRows);
+}
+
+void fill_group(const TableKernels& kernels, const HiggsGrid& grid, MatView<const float> queries, std::size_t first,
+                ScanTableGroup* group) {
   const auto p = static_cast<std::size_t>(grid.p());
   float scaled[kGroupTables][4 * 16] = {};  // [4][p] per table
   float bias[kGroupTables][4];
@@ -209,32 +203,46 @@ void fill_group(const HiggsGrid& grid, MatView<const float> queries, std::size_t
       for (std::size_t k = 0; there && k < p; ++k) scaled[s][h * p + k] = queries.row(h)[(first + s) * p + k] * inverse;
     }
   }
-  const auto fill = SIMD_CHOOSE(fill_one);
-  for (std::size_t s = 0; s < group->tables; ++s)
-    fill(grid.lanes(), grid.p(), scaled[s], bias[s], group->entries + s * kTablePoints);
+  group->queries = queries.rows;
+  for (std::size_t s = 0; s < group->tables; ++s) kernels.fill(grid.lanes(), grid.p(), scaled[s], bias[s], s, group);
 }
 
 }  // namespace
 
-void score_code_rows(const HiggsGrid& grid, const CodeRows& rows, MatView<const float> turned_queries, float factor,
-                     float* logits) {
+void put_code_row(std::byte* blocks, std::size_t subs, std::size_t landmark, const std::byte* row) {
+  std::byte* const place = code_place(blocks, subs, landmark);
+  for (std::size_t s = 0; s < subs; ++s) place[s * kCodeBlockRows] = row[s];
+  std::memcpy(scale_place(blocks, subs, landmark), row + subs, sizeof(std::uint16_t));
+}
+
+void get_code_row(const std::byte* blocks, std::size_t subs, std::size_t landmark, std::byte* row) {
+  std::byte* const all = const_cast<std::byte*>(blocks);
+  const std::byte* const place = code_place(all, subs, landmark);
+  for (std::size_t s = 0; s < subs; ++s) row[s] = place[s * kCodeBlockRows];
+  std::memcpy(row + subs, scale_place(all, subs, landmark), sizeof(std::uint16_t));
+}
+
+void score_code_blocks(const HiggsGrid& grid, const CodeBlocks& blocks, MatView<const float> turned_queries, float factor,
+                       MatView<float> logits) {
   KV_CHECK(grid.n() == static_cast<int>(kTablePoints) && turned_queries.rows <= kMostTableQueries);
-  KV_CHECK(turned_queries.cols == rows.subs * static_cast<std::size_t>(grid.p()));
+  KV_CHECK(turned_queries.cols == blocks.subs * static_cast<std::size_t>(grid.p()));
+  KV_CHECK(logits.rows == turned_queries.rows && logits.cols == blocks.count);
+  const TableKernels kernels = table_kernels();
   ScanTableGroup group;
-  for (std::size_t first = 0; first < rows.subs; first += kGroupTables) {
-    group.tables = std::min(kGroupTables, rows.subs - first);
-    fill_group(grid, turned_queries, first, &group);
+  for (std::size_t first = 0; first < blocks.subs; first += kGroupTables) {
+    group.tables = std::min(kGroupTables, blocks.subs - first);
+    fill_group(kernels, grid, turned_queries, first, &group);
     for (float& step : group.step) step *= factor;
     for (float& offset : group.offset) offset *= factor;
-    SIMD_CHOOSE(walk_rows)
-    ({.codes = rows.rows + first,
-      .scales = rows.rows + rows.subs,
-      .row_bytes = rows.row_bytes,
-      .count = rows.count,
-      .is_first = first == 0 ? 1 : 0,
-      .is_last = first + group.tables == rows.subs ? 1 : 0,
-      .logits = logits},
-     group);
+    kernels.walk({.codes = blocks.blocks + first * kCodeBlockRows,
+                  .scales = blocks.blocks + blocks.subs * kCodeBlockRows,
+                  .block_bytes = code_block_bytes(blocks.subs),
+                  .count = blocks.count,
+                  .is_first = first == 0 ? 1 : 0,
+                  .is_last = first + group.tables == blocks.subs ? 1 : 0,
+                  .logits = logits.data,
+                  .stride = logits.stride},
+                 group);
   }
 }
 
@@ -248,11 +256,6 @@ float table_scan_error(const HiggsGrid& grid, const float* turned_query, std::si
     error += step_of(bounds, tables) * static_cast<float>(tables) / 2;
   }
   return error;
-}
-
-void split_quads(const float* logits, MatView<float> rows) {
-  KV_CHECK(rows.rows <= kMostTableQueries);
-  SIMD_CHOOSE(split_lanes)(logits, rows.cols, rows.rows, rows.data, rows.stride);
 }
 
 }  // namespace kvartet

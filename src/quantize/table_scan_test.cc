@@ -18,26 +18,29 @@
 namespace kvartet {
 namespace {
 
-// Random rows behind each other at an odd address, and what they stand for.
+// Random landmarks in blocks, and what they stand for.
 struct Coded {
   Coded(const HiggsGrid& grid, std::size_t count, std::size_t subs) : subs(subs), count(count) {
     Rng rng(count);
-    bytes.resize(1 + count * row_bytes());
+    bytes.resize(1 + code_blocks_bytes(count, subs));
     const auto p = static_cast<std::size_t>(grid.p());
+    std::vector<std::byte> row(subs + 2);
     for (std::size_t j = 0; j < count; ++j) {
-      std::byte* const row = bytes.data() + 1 + j * row_bytes();
       for (std::size_t s = 0; s < subs; ++s) {
         const auto code = static_cast<std::uint8_t>(rng.below(256));
         row[s] = std::byte{code};
         for (std::size_t k = 0; k < p; ++k) points.push_back(grid.point(code)[k]);
       }
       const std::uint16_t scale = bf16_from_float(static_cast<float>(0.5 + rng.uniform()));
-      std::memcpy(row + subs, &scale, sizeof(scale));
+      std::memcpy(row.data() + subs, &scale, sizeof(scale));
       scales.push_back(float_from_bf16(scale));
+      put_code_row(bytes.data() + 1, subs, j, row.data());
+      std::vector<std::byte> back(subs + 2);
+      get_code_row(bytes.data() + 1, subs, j, back.data());
+      EXPECT_EQ(back, row);
     }
   }
-  std::size_t row_bytes() const { return subs + 2; }
-  CodeRows rows() const { return {bytes.data() + 1, row_bytes(), count, subs}; }
+  CodeBlocks blocks() const { return {bytes.data() + 1, count, subs}; }  // at an odd address
   double product(const float* query, std::size_t j) const {
     const std::size_t dim = points.size() / count;
     double sum = 0;
@@ -62,32 +65,46 @@ TEST(TableScan, TLutOnEveryTarget) {
         if (p == 1 && dim != 16) continue;
         const HiggsGrid& grid = p == 1 ? HiggsGrid(1, {normals(256, 9).data(), 256, 1}) : *HiggsGrid::find(p, 256).value();
         const std::size_t subs = dim / static_cast<std::size_t>(p);
-        for (const std::size_t count : {1U, 255U, 261U}) {
+        for (const std::size_t count : {1U, 255U, 261U, 1100U}) {
           const Coded coded(grid, count, subs);
           for (const std::size_t queries : {1U, 3U, 4U}) {
             const std::vector<float> q = normals(queries * dim, dim);
-            std::vector<float> logits(4 * count + 1, kGuard);
-            score_code_rows(grid, coded.rows(), {q.data(), queries, dim}, kFactor, logits.data());
-            std::vector<float> rows(queries * count + 1, kGuard);
-            split_quads(logits.data(), {rows.data(), queries, count});
-            for (std::size_t h = 0; h < 4; ++h) {
+            std::vector<float> logits(queries * count + 1, kGuard);
+            score_code_blocks(grid, coded.blocks(), {q.data(), queries, dim}, kFactor, {logits.data(), queries, count});
+            for (std::size_t h = 0; h < queries; ++h) {
               for (std::size_t j = 0; j < count; ++j) {
-                if (h >= queries) {
-                  ASSERT_EQ(logits[4 * j + h], 0.0F);
-                  continue;
-                }
-                ASSERT_EQ(rows[h * count + j], logits[4 * j + h]);
                 const float* const query = q.data() + h * dim;
                 const double f32 = 1e-5 * std::sqrt(static_cast<double>(dim));
                 const double allowed = kFactor * coded.scales[j] * (1.01 * table_scan_error(grid, query, subs) + f32);
-                ASSERT_NEAR(logits[4 * j + h], kFactor * coded.product(query, j), allowed)
+                ASSERT_NEAR(logits[h * count + j], kFactor * coded.product(query, j), allowed)
                     << target.name << " p " << p << " dim " << dim << " query " << h << " row " << j << " of " << count;
               }
             }
             EXPECT_EQ(logits.back(), kGuard);
-            EXPECT_EQ(rows.back(), kGuard);
           }
         }
+      }
+    }
+  }
+}
+
+// Byte permutations give the sums that machine words give: the same bits wherever products are fused.
+TEST(TableScan, TheSameBitsOnEveryTargetThatFusesProducts) {
+  constexpr std::size_t kQueries = 3;
+  for (const std::size_t dim : {64U, 128U}) {
+    for (const std::size_t count : {63U, 64U, 2000U}) {
+      const HiggsGrid& grid = *HiggsGrid::find(4, 256).value();
+      const Coded coded(grid, count, dim / 4);
+      std::vector<float> q = normals(kQueries * dim, count);
+      std::fill_n(q.begin() + 4, dim - 4, 0.0F);  // a query in one table: entries of all 16 bits
+      std::vector<float> first;
+      for (const SimdTarget& target : simd_targets()) {
+        if (target.name.find("AVX") == std::string::npos) continue;
+        const ScopedSimdTarget scope(target);
+        std::vector<float> logits(kQueries * count);
+        score_code_blocks(grid, coded.blocks(), {q.data(), kQueries, dim}, 1, {logits.data(), kQueries, count});
+        if (first.empty()) first = logits;
+        EXPECT_EQ(logits, first) << target.name << " " << dim << " " << count;
       }
     }
   }
@@ -103,15 +120,15 @@ TEST(TableScan, TheBestRowsAreTheExactOnesUpToRounding) {
   std::size_t exchanged = 0;
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     const std::vector<float> q = normals(kDim, seed);
-    std::vector<float> logits(4 * kCount);
-    score_code_rows(grid, coded.rows(), {q.data(), 1, kDim}, 1, logits.data());
+    std::vector<float> logits(kCount);
+    score_code_blocks(grid, coded.blocks(), {q.data(), 1, kDim}, 1, {logits.data(), 1, kCount});
     std::vector<double> exact(kCount);
     for (std::size_t j = 0; j < kCount; ++j) exact[j] = coded.product(q.data(), j);
     std::vector<std::size_t> order(kCount);
     std::iota(order.begin(), order.end(), 0);
     std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return exact[a] > exact[b]; });
     const double border = exact[order[kBest - 1]];
-    std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return logits[4 * a] > logits[4 * b]; });
+    std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return logits[a] > logits[b]; });
     for (std::size_t i = 0; i < kBest; ++i) {
       if (exact[order[i]] >= border) continue;
       ++exchanged;
