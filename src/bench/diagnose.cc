@@ -125,7 +125,8 @@ class LayerDiagnosis {
                            .stored_values = stored_values,
                            .attended_keys = {attended_keys.data(), uz(view.rows), dim},
                            .attended_values = {attended_values.data(), uz(view.rows), dim}};
-    const int near_from = selection.far ? prompt_ : head.rows;
+    const bool went_far = !selection.candidates.empty() && selection.candidates.back() >= prompt_;  // generated rows, too
+    const int near_from = !selection.far ? head.rows : went_far ? selection.candidates.back() + 1 : prompt_;
     ViewFigures figures = measure_view(head, selection, best, near_from, rows);
     add_figures(figures, first_head, subject);
     for (QueryFigures& query : figures.queries) outputs->push_back(std::move(query.outputs));

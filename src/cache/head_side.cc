@@ -211,6 +211,22 @@ void HeadSide::read_row(int row, std::span<float> out) const {
   formats_->open.kernels.decode(formats_->open, open_.tile_of(row), at, at + 1, {out.data(), 1, out.size()});
 }
 
+Status HeadSide::own_from(Arena& arena, int first) {
+  KV_CHECK(first >= sealed_ && first <= rows_);
+  KV_TRY(open_.own(arena, first, rows_));
+  refresh_pieces(first);
+  return {};
+}
+
+void HeadSide::remove(int first, int count) {
+  std::vector<float> row(static_cast<std::size_t>(formats_->open.head_dim));
+  for (int at = first; at + count < rows_; ++at) {
+    read_row(at + count, row);
+    KV_CHECK(overwrite(at, {row.data(), 1, row.size()}).ok());  // it has been written before
+  }
+  drop_last(count);
+}
+
 void HeadSide::drop_last(int count) {
   KV_CHECK(count >= 0 && rows_ - count >= sealed_);
   rows_ -= count;

@@ -72,6 +72,9 @@ class HeadSide {
 
   // A row as it is stored, decoded.
   void read_row(int row, std::span<float> out) const;
+  // Open rows [first, first + count) leave and those behind them move up, in two steps again.
+  Status own_from(Arena& arena, int first);
+  void remove(int first, int count);
   // Forgets the last rows, which are open; cannot fail.
   void drop_last(int count);
 

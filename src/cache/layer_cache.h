@@ -70,6 +70,12 @@ class LayerCache {
   Status append(Arena& arena, const NewTokens& token);
   Status settle(Arena& arena, MatView<const float> weights);
 
+  // Rows that go elsewhere, in layers whose rows have no numbers of their own: [first, first + count) as they are written,
+  // per token the heads side by side; then they leave, and those behind them move up. Only own_from() can fail.
+  void read_rows(int first, int count, std::vector<float>* keys, std::vector<float>* values) const;
+  Status own_from(Arena& arena, int first);
+  void remove_rows(int first, int count);
+
   std::span<const HeadView> views() const { return views_; }
   int rows(int kv_head) const {
     const HeadSide& key = heads_[static_cast<std::size_t>(kv_head)].key;

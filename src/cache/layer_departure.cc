@@ -153,4 +153,37 @@ Status LayerCache::depart(Arena& arena, MatView<const float> weights) {
   return {};
 }
 
+// ---- rows that go elsewhere
+
+void LayerCache::read_rows(int first, int count, std::vector<float>* keys, std::vector<float>* values) const {
+  const auto dim = static_cast<std::size_t>(formats_->key.open.head_dim);
+  keys->resize(static_cast<std::size_t>(count) * heads_.size() * dim);
+  values->resize(keys->size());
+  for (std::size_t t = 0; t < static_cast<std::size_t>(count); ++t) {
+    for (std::size_t h = 0; h < heads_.size(); ++h) {
+      const std::size_t at = (t * heads_.size() + h) * dim;
+      heads_[h].key.read_row(first + static_cast<int>(t), {keys->data() + at, dim});
+      heads_[h].value.read_row(first + static_cast<int>(t), {values->data() + at, dim});
+    }
+  }
+}
+
+Status LayerCache::own_from(Arena& arena, int first) {
+  KV_CHECK(!keeps_positions() && unsettled_ == 0);
+  for (Head& head : heads_) {
+    KV_TRY(head.key.own_from(arena, first));
+    KV_TRY(head.value.own_from(arena, first));
+  }
+  refresh_views();
+  return {};
+}
+
+void LayerCache::remove_rows(int first, int count) {
+  for (Head& head : heads_) {
+    head.key.remove(first, count);
+    head.value.remove(first, count);
+  }
+  refresh_views();
+}
+
 }  // namespace kvartet

@@ -141,6 +141,20 @@ Status OffloadCache::rows_added(int layer, std::span<const MatView<const float>>
   return {};
 }
 
+OffloadLayer::Leaving OffloadCache::leaving(int layer, int kept) const {
+  return pages_.empty() ? layers_[uz(layer)].leaving(kept) : OffloadLayer::Leaving{};
+}
+
+Status OffloadCache::take(int layer, HeadRows<const float> keys, HeadRows<const float> values, int threads) {
+  OffloadLayer& taking = layers_[uz(layer)];
+  KV_TRY(taking.take(*fast_, &*store_, shape_->rope, keys, values, threads));
+  // Rows that come back are rotated again; a longer table than is needed now is not made for every block.
+  constexpr int kMoreAngles = 1024;
+  if (rope_ != nullptr && rope_->positions() < taking.far_tokens())
+    rope_ = std::make_shared<const RopeTable>(shape_->rope, taking.far_tokens() + kMoreAngles);
+  return {};
+}
+
 void OffloadCache::refresh_views(int layer, std::span<const HeadView> kept) {
   if (pages_.empty()) layers_[uz(layer)].refresh_views(kept);
 }
@@ -153,7 +167,8 @@ std::span<const HeadView> OffloadCache::views(int layer, std::span<const HeadVie
 int OffloadCache::kept_rows(const SelectOptions& options, int layer, int prompt, int generated) {
   if (options.place == Place::kNear) return prompt + generated;
   const Segments s = OffloadLayer::segments(options, layer, prompt);
-  return generated + (s.dense ? prompt : s.kept_tokens(options.index.chunk));
+  if (s.dense) return generated + prompt;
+  return generated - options.far_generated(generated) + s.kept_tokens(options.index.chunk);
 }
 
 const PageLayer* OffloadCache::seen_pages(int layer) const {
@@ -203,12 +218,13 @@ ByteAccount OffloadCache::predict(const SelectOptions& options, const ModelShape
   RowStoreOptions store = store_options(options);
   for (int l = 0; l < shape.layer_count(); ++l) {
     const LayerShape& layer = shape.layers[uz(l)];
-    sum += OffloadLayer::predict(options, l, layer, prompt);
+    sum += OffloadLayer::predict(options, l, layer, prompt, generated);
     if (!OffloadLayer::segments(options, l, prompt).dense) store.layers.push_back(OffloadLayer::row_shape(options, layer));
   }
   if (store.layers.empty()) return sum;
-  sum += joined(predict_tier_bytes(store, prompt));
-  if (generated > 0) sum += full_row_cache_bytes(store, prompt);
+  const int far = prompt + options.far_generated(generated);  // of layers that select at all
+  sum += joined(predict_tier_bytes(store, far));
+  if (generated > 0) sum += full_row_cache_bytes(store, far);
   return sum;
 }
 

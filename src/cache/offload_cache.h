@@ -51,6 +51,9 @@ class OffloadCache {
   Status select(int layer, const Queries& queries, int threads, std::span<const HeadView> kept);
   // After the layer cache took new rows: keys has one matrix per KV head.
   Status rows_added(int layer, std::span<const MatView<const float>> keys, std::span<const HeadView> kept);
+  // After a step: what has to leave the layer cache's rows, and where it goes (offload_layer.h).
+  OffloadLayer::Leaving leaving(int layer, int kept) const;
+  Status take(int layer, HeadRows<const float> keys, HeadRows<const float> values, int threads);
   void refresh_views(int layer, std::span<const HeadView> kept);
   // What attention walks, given the layer cache's own views.
   std::span<const HeadView> views(int layer, std::span<const HeadView> kept) const;

@@ -62,10 +62,18 @@ Segments OffloadLayer::segments(const SelectOptions& options, int layer, int pro
   return layer < options.dense_layers ? Segments{} : segment_prompt(options.request(prompt));
 }
 
-ByteAccount OffloadLayer::predict(const SelectOptions& options, int layer, const LayerShape& shape, int prompt) {
+int OffloadLayer::far_generated(const SelectOptions& options, int layer, int prompt, int generated) {
+  return segments(options, layer, prompt).dense ? 0 : options.far_generated(generated);
+}
+
+ByteAccount OffloadLayer::predict(const SelectOptions& options, int layer, const LayerShape& shape, int prompt, int generated) {
   const Segments s = segments(options, layer, prompt);
   if (s.dense) return {};
   ByteAccount account = SealedPrompt::predict({options, shape, s}, prompt);
+  if (const int far = options.far_generated(generated); far > 0) {
+    const ByteAccount index = LandmarkIndex::bytes_of(options.index, shape.head_dim, far / options.index.chunk);
+    for (int h = 0; h < shape.kv_heads; ++h) account += index;
+  }
   const int units = options.share == Share::kGroup ? shape.kv_heads : shape.heads;
   const int slots = s.selected * options.index.chunk;
   const TileFormat key = make_tile_format({"f16"}, Side::kKey, shape.head_dim).value();
@@ -113,6 +121,54 @@ Result<std::vector<OffloadLayer::Unit>> OffloadLayer::empty_units(Arena& fast, i
     units.push_back(std::move(unit));
   }
   return units;
+}
+
+// ---- generated rows that go far
+
+OffloadLayer::Leaving OffloadLayer::leaving(int kept) const {
+  if (!selects() || options_->generated == 0) return {};
+  const int first = sealed_->segments().kept_tokens(options_->index.chunk);
+  return {.first = first, .count = kept - first >= options_->generated ? options_->block_rows() : 0};
+}
+
+// Keys that are to lie unrotated are turned back, from the f16 that the near rows held.
+Status OffloadLayer::take(Arena& fast, RowStore* store, const RopeShape& rope, HeadRows<const float> keys,
+                          HeadRows<const float> values, int threads) {
+  KV_CHECK(selects() && keys.tokens % uz(options_->index.chunk) == 0 && keys.token_stride == keys.heads * keys.head_dim);
+  auto longer = std::make_shared<std::vector<LandmarkIndex>>();
+  for (int h = 0; h < kv_heads(); ++h) {
+    const LandmarkIndex& prompt = sealed_->index(h);
+    KV_ASSIGN(LandmarkIndex index, generated_ != nullptr ? (*generated_)[uz(h)].extended(fast, keys.head(uz(h)))
+                                                         : prompt.emptied().extended(fast, keys.head(uz(h))));
+    longer->push_back(std::move(index));
+  }
+  std::vector<float> turned_back;
+  HeadRows<const float> stored = keys;
+  if (options_->rope == KeyRope::kPre) {
+    turned_back.assign(keys.data, keys.data + keys.tokens * keys.token_stride);
+    for (std::size_t t = 0; t < keys.tokens; ++t) {
+      const RopeTurn back(rope, -(far_tokens() + static_cast<int>(t)));
+      for (std::size_t h = 0; h < keys.heads; ++h) back.apply(turned_back.data() + t * keys.token_stride + h * keys.head_dim);
+    }
+    stored.data = turned_back.data();
+  }
+  const std::vector<std::vector<std::byte>> rows = sealed_->encode(stored, values, threads);
+  const std::vector<std::span<const std::byte>> spans(rows.begin(), rows.end());
+  KV_TRY(store->append(layer_, spans));
+  generated_ = std::move(longer);
+  far_generated_ += static_cast<int>(keys.tokens);
+  return {};
+}
+
+int OffloadLayer::first_position(int kv_head, int candidate) const {
+  const int later = candidate - sealed_->candidates();
+  return later < 0 ? sealed_->first_position(kv_head, candidate) : sealed_->tokens() + later * options_->index.chunk;
+}
+
+std::vector<std::int32_t> OffloadLayer::candidate_positions(int kv_head) const {
+  std::vector<std::int32_t> positions = sealed_->candidate_positions(kv_head);
+  append_range(sealed_->tokens(), far_tokens(), &positions);
+  return positions;
 }
 
 // ---- a decode step
@@ -178,7 +234,7 @@ Status OffloadLayer::select(const Step& step, std::span<const HeadView> kept) {
 
 void OffloadLayer::choose(const Step& step, int unit_index, OffloadScratch::Worker& worker) {
   const int head = unit_index / units_per_head();
-  const auto landmarks = uz(sealed_->candidates());
+  const auto landmarks = uz(candidates());
   const std::size_t queries = options_->share == Share::kGroup ? uz(shape_.group()) : 1;
   const std::size_t first = options_->share == Share::kGroup ? uz(head * shape_.group()) : uz(unit_index);
   MatView<const float> q = step.queries.row_range(first, first + queries);
@@ -198,20 +254,25 @@ void OffloadLayer::choose(const Step& step, int unit_index, OffloadScratch::Work
   const int chunk = options_->index.chunk;
   unit.chosen.clear();
   for (const std::int32_t candidate : worker.chunks) {
-    const int first_token = sealed_->first_position(head, candidate);
+    const int first_token = first_position(head, candidate);
     append_range(first_token, first_token + chunk, &unit.chosen);
   }
 }
 
-// worker.scores of all landmarks of a KV head; `first` is the first query's head.
+// worker.scores of all landmarks of a KV head, generated rows behind those of the prompt; `first` is the first query's head.
 void OffloadLayer::score(MatView<const float> queries, int kv_head, std::size_t first, OffloadScratch::Worker& worker) const {
   const float scale = 1.0F / std::sqrt(static_cast<float>(shape_.head_dim));
   const std::size_t landmarks = worker.scores.size();
   if (!sealed_->indexes_query_heads()) {
     const LandmarkIndex& index = sealed_->index(kv_head);
+    const LandmarkIndex* const later = generated_ != nullptr ? &(*generated_)[uz(kv_head)] : nullptr;
+    const std::size_t before = uz(index.landmarks());
     const bool largest = options_->aggregate == Aggregate::kMaxLogit || queries.rows == 1;
     if (largest && index.finds_largest(queries.rows)) {
-      return index.score_largest(queries, scale, worker.scores, &worker.lut);
+      const std::span<float> scores = worker.scores;
+      index.score_largest(queries, scale, scores.first(before), &worker.lut);
+      if (later != nullptr) later->score_largest(queries, scale, scores.subspan(before), &worker.lut);
+      return;
     }
   }
   worker.logits.resize(queries.rows * landmarks);
@@ -220,7 +281,12 @@ void OffloadLayer::score(MatView<const float> queries, int kv_head, std::size_t 
     for (std::size_t h = 0; h < queries.rows; ++h)
       sealed_->projected(static_cast<int>(first + h)).score(queries.row(h), scale, logits.row_span(h));
   } else {
-    sealed_->index(kv_head).score(queries, scale, logits, &worker.lut);
+    const auto before = uz(sealed_->candidates());
+    sealed_->index(kv_head).score(queries, scale, {logits.data, logits.rows, before, logits.stride}, &worker.lut);
+    if (generated_ != nullptr) {
+      const MatView<float> later(logits.data + before, logits.rows, landmarks - before, logits.stride);
+      (*generated_)[uz(kv_head)].score(queries, scale, later, &worker.lut);
+    }
   }
   aggregate_scores(options_->aggregate, logits, worker.scores);
 }
@@ -229,7 +295,7 @@ void OffloadLayer::score(MatView<const float> queries, int kv_head, std::size_t 
 void OffloadLayer::compare(Unit& unit, OffloadScratch::Worker& worker) {
   constexpr std::uint8_t kWanted = 1;
   constexpr std::uint8_t kHere = 2;
-  worker.wanted.assign(uz(sealed_->tokens()), 0);
+  worker.wanted.assign(uz(far_tokens()), 0);
   for (const std::int32_t position : unit.chosen) worker.wanted[uz(position)] = kWanted;
   unit.free.clear();
   unit.missing.clear();
@@ -399,6 +465,8 @@ Status OffloadLayer::read_rows(const Step& step, int kv_head, std::span<const st
 ByteAccount OffloadLayer::bytes() const {
   if (!selects()) return {};
   ByteAccount sum = sealed_->bytes();
+  if (generated_ != nullptr)
+    for (const LandmarkIndex& index : *generated_) sum += index.bytes();
   for (const Unit& unit : units_) {
     sum += ByteAccount{staged_key_->live_bytes(selected_rows()), unit.keys.allocated_bytes()};
     sum += ByteAccount{staged_value_->live_bytes(selected_rows()), unit.values.allocated_bytes()};
@@ -409,6 +477,11 @@ ByteAccount OffloadLayer::bytes() const {
 void OffloadLayer::list_state(const std::string& prefix, std::vector<StateBuffer>* out) const {
   if (!selects()) return;
   sealed_->list_state(prefix, out);
+  for (std::size_t h = 0; generated_ != nullptr && h < generated_->size(); ++h) {
+    const LandmarkIndex& index = (*generated_)[h];
+    out->push_back(
+        {fmt::format("{} head {} index of generated rows", prefix, h), 1, Tier::kRam, index.bytes(), index.buffer().data()});
+  }
   for (std::size_t u = 0; u < units_.size(); ++u) {
     const auto tiles = [&](const TileRun& run, const TileFormat& format, const char* side) {
       run.for_each_tile([&](int index, const Buffer& tile) {

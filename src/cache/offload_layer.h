@@ -61,14 +61,27 @@ class OffloadLayer {
   static Status check(const SelectOptions& options, const LayerShape& shape);
   static LayerRowShape row_shape(const SelectOptions& options, const LayerShape& shape);
   static Segments segments(const SelectOptions& options, int layer, int prompt);
-  // Fast-tier bytes beside the kept rows after a prompt.
-  static ByteAccount predict(const SelectOptions& options, int layer, const LayerShape& shape, int prompt);
+  // Fast-tier bytes beside the kept rows after a prompt and `generated` steps.
+  static ByteAccount predict(const SelectOptions& options, int layer, const LayerShape& shape, int prompt, int generated);
+  // Of the generated rows, those that have gone far.
+  static int far_generated(const SelectOptions& options, int layer, int prompt, int generated);
 
   // At the end of the prompt. `kept` says which rows the layer cache has to keep: all of them if the prompt is too short to
   // select from. On failure nothing is kept here.
   // `store` may be null if segments() says that the prompt is too short.
   Status seal(Arena& fast, RowStore* store, const PromptRows& prompt, int threads, Arrival* kept);
   bool selects() const { return sealed_ != nullptr; }
+
+  // The rows that are to go far now that a head keeps `kept` rows near: none, or a block of the oldest generated ones.
+  struct Leaving {
+    int first = 0;  // among the rows near
+    int count = 0;
+  };
+  Leaving leaving(int kept) const;
+  // These rows: keys after RoPE. From now on they compete with the prompt's. On failure nothing has changed here.
+  Status take(Arena& fast, RowStore* store, const RopeShape& rope, HeadRows<const float> keys, HeadRows<const float> values,
+              int threads);
+  int far_tokens() const { return sealed_->tokens() + far_generated_; }  // those that have a row in the store
 
   // One decode step: queries [heads, head_dim] after RoPE. `kept` are the layer cache's views, the new row included.
   struct Step {
@@ -93,7 +106,7 @@ class OffloadLayer {
   // For diagnostics, while selects(): prompt positions of a head that are always kept, those that compete, and how many of
   // these a step takes.
   std::vector<std::int32_t> kept_positions(int kv_head) const { return sealed_->kept_positions(kv_head); }
-  std::vector<std::int32_t> candidate_positions(int kv_head) const { return sealed_->candidate_positions(kv_head); }
+  std::vector<std::int32_t> candidate_positions(int kv_head) const;
   int selected_rows() const { return sealed_->selected_rows(); }
   // Rows as a step would stage them: keys rotated. Positions ascending; keys, values: [positions, head_dim].
   Status read_rows(const Step& step, int kv_head, std::span<const std::int32_t> positions, MatView<float> keys,
@@ -126,6 +139,8 @@ class OffloadLayer {
   Result<std::vector<Unit>> empty_units(Arena& fast, int slots) const;
   void choose(const Step& step, int unit, OffloadScratch::Worker& worker);
   void score(MatView<const float> queries, int kv_head, std::size_t first, OffloadScratch::Worker& worker) const;
+  int candidates() const { return sealed_->candidates() + far_generated_ / options_->index.chunk; }
+  int first_position(int kv_head, int candidate) const;
   void compare(Unit& unit, OffloadScratch::Worker& worker);
   Status begin_fetch(const Step& step, int index, bool may_lend, std::optional<FetchTicket>* ticket);
   Status stage(const Step& step, int unit, OffloadScratch::Worker& worker);
@@ -141,6 +156,9 @@ class OffloadLayer {
   const TileFormat* staged_key_;
   const TileFormat* staged_value_;
   std::shared_ptr<const SealedPrompt> sealed_;  // null: everything is kept near
+  // Landmarks of generated rows that went far, per KV head; null: none did. Forks share them until one generates more.
+  std::shared_ptr<const std::vector<LandmarkIndex>> generated_;
+  int far_generated_ = 0;  // they lie behind the prompt's
   std::vector<Unit> units_;
   std::vector<HeadView> views_;
   std::uint64_t rows_reused_ = 0;

@@ -150,6 +150,48 @@ TEST(OffloadTier, EveryTierGivesTheSameBits) {
   EXPECT_TRUE(folder.empty());  // files without a name: nothing is left even by a killed process
 }
 
+// Rows of the answer that go far, too: the bits of memory, and the predicted bytes.
+TEST(OffloadTier, GeneratedRowsGoToEveryTier) {
+  const Folder folder;
+  const std::string spec = "yakv:budget=40,local=16,generated=64";
+  const auto run = [&](FedCache& fed) -> Status {
+    KV_TRY(fed.prompt());
+    for (int i = 0; i < 150; ++i) KV_TRY(fed.step());
+    return {};
+  };
+  FedCache ram(in_tier(spec, "ram"), {});
+  expect_ok(run(ram));
+  for (const std::string tier : kFileTiers) {
+    FedCache far(in_tier(spec, tier), {.tier_directory = folder.path()});
+    expect_ok(run(far));
+    EXPECT_TRUE(far.seen == ram.seen) << tier;
+    expect_ok(far.cache().check_integrity());
+    if (!far.cache().slow_medium().starts_with("pread")) {  // other read buffers
+      EXPECT_EQ(far.cache().bytes(), *predict_bytes(spec_of(in_tier(spec, tier)), rotating_shape(), kPrompt, 150)) << tier;
+    }
+    FaultyFileSystem counted(FileSystem::real());
+    FedCache counting(in_tier(spec, tier), {.tier_directory = folder.path(), .files = &counted});
+    expect_ok(counting.prompt());
+    counted.arm({});
+    for (int i = 0; i < 150; ++i) expect_ok(counting.step());
+    const long operations = counted.operations();
+    for (long nth = 1; nth <= operations; nth += std::max(1L, operations / 15)) {
+      FaultyFileSystem files(FileSystem::real());
+      FedCache hurt(in_tier(spec, tier), {.tier_directory = folder.path(), .files = &files});
+      expect_ok(hurt.prompt());
+      files.arm({.nth = nth, .lasting = true, .code = Code::kIo});
+      Status status;
+      for (int i = 0; i < 150 && status.ok(); ++i) status = hurt.step();
+      EXPECT_TRUE(std::equal(hurt.seen.begin(), hurt.seen.end(), ram.seen.begin())) << tier << " " << nth;
+      if (status.ok()) continue;
+      EXPECT_EQ(status.code(), Code::kIo) << status.message();
+      EXPECT_NE(status.message().find(folder.path()), std::string::npos) << status.message();
+      EXPECT_FALSE(hurt.step().ok());
+    }
+  }
+  EXPECT_TRUE(folder.empty());
+}
+
 // T-MEM for file tiers: after the prompt, and without a row cache after every step, the bytes are the predicted ones.
 TEST(OffloadTier, PredictedBytesEqualHeldOnes) {
   const Folder folder;

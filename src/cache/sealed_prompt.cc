@@ -141,10 +141,15 @@ Result<SealedPrompt> SealedPrompt::build(Arena& fast, const Layer& layer, const 
   if (options.low_rank_keys) KV_TRY(sealed.factorize_keys(fast, options, prompt));
 
   KV_TRY(sealed.build_indexes(fast, layer, prompt, threads));
-  const int blocks = sealed.joint() ? 1 : sealed.kv_heads_;
-  encoded->assign(uz(blocks), {});
-  parallel_for(threads, blocks, [&](int b, int) { (*encoded)[uz(b)] = sealed.encode_rows(stored_keys, prompt.value, b); });
+  *encoded = sealed.encode(stored_keys, prompt.value, threads);
   return sealed;
+}
+
+std::vector<std::vector<std::byte>> SealedPrompt::encode(HeadRows<const float> keys, HeadRows<const float> values,
+                                                         int threads) const {
+  std::vector<std::vector<std::byte>> encoded(joint() ? 1 : uz(kv_heads_));
+  parallel_for(threads, static_cast<int>(encoded.size()), [&](int b, int) { encoded[uz(b)] = encode_rows(keys, values, b); });
+  return encoded;
 }
 
 Status SealedPrompt::build_indexes(Arena& fast, const Layer& layer, const PromptRows& prompt, int threads) {
@@ -236,8 +241,8 @@ MatView<const float> SealedPrompt::competing_keys(MatView<const float> keys, int
 
 // Rows of one KV head, or joint ones: all heads' numbers of a token lie side by side.
 std::vector<std::byte> SealedPrompt::encode_rows(HeadRows<const float> keys, HeadRows<const float> values, int kv_head) const {
-  std::vector<std::byte> rows(uz(tokens_) * row_bytes_);
-  for (std::size_t t = 0; t < uz(tokens_); ++t) {
+  std::vector<std::byte> rows(keys.tokens * row_bytes_);
+  for (std::size_t t = 0; t < keys.tokens; ++t) {
     std::byte* const row = rows.data() + t * row_bytes_;
     if (!low_rank()) key_codec_.encode(keys.row(t, uz(kv_head)), row);
     value_codec_.encode(values.row(t, uz(kv_head)), row + key_bytes_);

@@ -48,6 +48,9 @@ class SealedPrompt {
   // heads.
   static std::size_t row_bytes(const SelectOptions& options, const LayerShape& shape);
 
+  // Rows for the slow tier as build() writes them: `keys` as they are to lie there.
+  std::vector<std::vector<std::byte>> encode(HeadRows<const float> keys, HeadRows<const float> values, int threads) const;
+
   const Segments& segments() const { return segments_; }
   int tokens() const { return tokens_; }
   int candidates() const { return segments_.candidates - segments_.outlier_chunks; }  // chunks that compete, per KV head

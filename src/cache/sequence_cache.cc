@@ -80,6 +80,23 @@ struct SequenceCache::Impl {
     if (!status.ok()) broken = status = std::move(status).within(fmt::format("cache {}, layer {}", spec->canonical, index));
     return status;
   }
+  // The oldest generated rows, once there are as many near as the spec allows.
+  Status move_far(int index, LayerCache& near) {
+    const OffloadLayer::Leaving leaving = offload->leaving(index, near.rows(0));
+    if (leaving.count == 0) return {};
+    std::vector<float> key_rows;
+    std::vector<float> value_rows;
+    KV_TRY(near.own_from(*arena, leaving.first));
+    near.read_rows(leaving.first, leaving.count, &key_rows, &value_rows);
+    const auto heads = static_cast<std::size_t>(near.kv_heads());
+    const auto tokens = static_cast<std::size_t>(leaving.count);
+    const std::size_t width = key_rows.size() / tokens;
+    KV_TRY(offload->take(index, {key_rows.data(), tokens, heads, width / heads, width},
+                         {value_rows.data(), tokens, heads, width / heads, width}, options.threads));
+    near.remove_rows(leaving.first, leaving.count);
+    offload->refresh_views(index, near.views());
+    return {};
+  }
   LayerCache::NewTokens new_tokens(const LayerScores* scores) const { return {keys, values, scores}; }
 };
 
@@ -198,7 +215,10 @@ Status SequenceCache::before_attention(int layer, MatView<const float> queries, 
 }
 
 Status SequenceCache::after_attention(int layer, MatView<const float> weights) {
-  return impl_->change(layer, [&](LayerCache& changed) { return changed.settle(*impl_->arena, weights); });
+  return impl_->change(layer, [&](LayerCache& changed) -> Status {
+    KV_TRY(changed.settle(*impl_->arena, weights));
+    return impl_->offload ? impl_->move_far(layer, changed) : Status();
+  });
 }
 
 void SequenceCache::finish_step() { finish_prompt(1); }

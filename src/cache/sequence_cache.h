@@ -49,7 +49,9 @@ struct RowSelection {
   std::vector<std::int32_t> kept;        // always near
   std::vector<std::int32_t> selected;    // staged for the last queries
   std::vector<std::int32_t> candidates;  // what `selected` was chosen from
-  bool far = false;  // candidates are prompt rows in the slow tier, generated rows are seen beside them; else all rows compete
+  // Candidates lie in the slow tier: prompt rows, and generated ones where these go far; the others are seen beside them. Else
+  // all rows compete.
+  bool far = false;
 };
 
 // A failed seal_prompt, append_row or after_attention leaves its layer as it was, but the layers before it may have gone

@@ -13,9 +13,10 @@
 namespace kvartet {
 namespace {
 
-constexpr std::array<std::string_view, 24> kKeys = {
-    "budget", "chunk",     "index", "meta",    "partial", "skew",     "factors", "window",   "keys", "rank",  "values", "rope",
-    "groups", "aggregate", "share", "queries", "sinks",   "outliers", "local",   "segments", "min",  "dense", "tier",   "cache"};
+constexpr std::array<std::string_view, 25> kKeys = {"budget", "chunk",   "index", "meta",     "partial", "skew",     "factors",
+                                                    "window", "keys",    "rank",  "values",   "rope",    "groups",   "aggregate",
+                                                    "share",  "queries", "sinks", "outliers", "local",   "segments", "min",
+                                                    "dense",  "tier",    "cache", "generated"};
 constexpr std::array<std::string_view, 4> kAggregates = {"maxsoftmax", "meanquery", "maxlogit", "sumsoftmax"};
 constexpr std::array<std::string_view, 2> kShares = {"group", "head"};
 constexpr std::array<std::string_view, 2> kQuerySources = {"own", "guessed"};
@@ -183,6 +184,23 @@ Status read_selection(const SpecStage& stage, SelectOptions* options) {
   return {};
 }
 
+Status check_generated(const SelectOptions& options) {
+  if (options.generated == 0) return {};
+  if (is_projected(options.index.kind)) {
+    return usage_error(
+        "generated= lets rows of the answer go far, and this index is made from the prompt's queries and takes no rows later; "
+        "leave it out, or write an index= of landmarks such as higgs2");
+  }
+  if (options.low_rank_keys) {
+    return usage_error(
+        "generated= lets rows of the answer go far, and keys=svd factorizes the prompt's keys alone; leave it out, or write "
+        "keys=f16");
+  }
+  if (options.generated >= options.block_rows()) return {};
+  return usage_error(fmt::format("generated={0} is less than the {1} rows that go far at once; the nearest is generated={1}",
+                                 options.generated, options.block_rows()));
+}
+
 Status read_segments(const SpecStage& stage, SelectOptions* options) {
   KV_TRY(read_amount(stage, "budget", 1, &options->budget));
   KV_TRY(read_amount(stage, "sinks", 0, &options->sinks));
@@ -206,6 +224,7 @@ Status read_segments(const SpecStage& stage, SelectOptions* options) {
   KV_ASSIGN(const std::size_t tier, word_index(stage, "tier", kTiers, static_cast<std::size_t>(options->tier)));
   options->tier = static_cast<Tier>(tier);
   KV_TRY(read_cache_share(stage, &options->cache_share));
+  KV_ASSIGN(options->generated, single_whole(stage, "generated", options->generated, 0, kMostRows));
   KV_TRY(check_whole_chunks("budget", options->budget, chunk));
   if (options->segments == Segmentation::kInfix) return {};
   KV_TRY(check_whole_chunks("sinks", options->sinks, chunk));
@@ -232,6 +251,7 @@ std::string print_options(const SelectOptions& options) {
                       kOutliers[static_cast<std::size_t>(options.outliers)], print_amount(options.local),
                       kSegments[static_cast<std::size_t>(options.segments)], options.least_prompt, options.dense_layers,
                       kTiers[static_cast<std::size_t>(options.tier)], options.cache_share);
+  if (options.generated > 0) text += fmt::format(",generated={}", options.generated);
   return text;
 }
 
@@ -261,6 +281,7 @@ Result<std::string> read_select(const SpecStage& stage, CacheSpec* spec) {
   KV_TRY(read_stores(stage, &options));
   KV_TRY(read_selection(stage, &options));
   KV_TRY(read_segments(stage, &options));
+  KV_TRY(check_generated(options));
   spec->offload = options;
   return fmt::format("{}:{}", stage.name.key, print_options(options));
 }
@@ -273,9 +294,9 @@ std::span<const SpecMethod> offload_methods() {
     for (const SelectPreset& preset : select_presets()) {
       SelectOptions options = preset.options;
       if (options.index.chunk == 1) options.outliers = OutlierRule::kFirst;
-      methods.push_back({{std::string(preset.name), options.place == Place::kNear ? print_near(options) : print_options(options),
-                          std::string(preset.summary)},
-                         read_select});
+      std::string keys = options.place == Place::kNear ? print_near(options) : print_options(options);
+      if (options.place == Place::kFar && !is_projected(options.index.kind) && !options.low_rank_keys) keys += ",generated=0";
+      methods.push_back({{std::string(preset.name), std::move(keys), std::string(preset.summary)}, read_select});
     }
     return methods;
   }();

@@ -88,6 +88,11 @@ bool is_box(IndexKind kind) { return kind == IndexKind::kBounds || kind == Index
 
 }  // namespace
 
+int landmark_group(const IndexOptions& options) {
+  if (options.kind == IndexKind::kResidual) return options.meta;
+  return options.kind == IndexKind::kMean && options.format == RowFormat::kHiggs2x16 ? static_cast<int>(kScanLandmarks) : 1;
+}
+
 std::vector<float> chunk_means(MatView<const float> keys, int chunk) {
   const std::size_t count = keys.rows / uz(chunk);
   std::vector<float> means(count * keys.cols, 0.0F);
@@ -130,44 +135,73 @@ Result<LandmarkIndex> LandmarkIndex::build(Arena& arena, const IndexOptions& opt
   LandmarkIndex index(options, std::move(codec), landmarks);
   index.stride_ = index.codec_.row_bytes() * (is_box(options.kind) ? 2 : 1);
   KV_ASSIGN(index.rows_, arena.allocate(bytes_of(options, dim, landmarks).allocated));
-  if (is_box(options.kind)) {
-    index.write_boxes(keys);
-    return index;
-  }
-  const std::vector<float> means = chunk_means(keys, options.chunk);
-  const MatView<const float> view(means.data(), uz(landmarks), keys.cols);
-  if (index.scans()) {
-    index.write_scan_blocks(view);
-  } else if (options.kind == IndexKind::kMean) {
-    index.write_means(view);
-  } else {
+  if (options.kind == IndexKind::kResidual) {
     KV_ASSIGN(RowCodec meta, RowCodec::create(RowFormat::kHiggs4, dim));
     index.meta_codec_.push_back(std::move(meta));
-    index.write_residuals(view);
   }
+  index.write(keys, 0);
   return index;
 }
 
-void LandmarkIndex::write_means(MatView<const float> means) {
-  float largest = 0;
-  for (std::size_t i = 0; i < means.rows; ++i)
-    for (const float x : means.row_span(i)) largest = std::max(largest, std::abs(x));
-  codec_.fit(largest);
+LandmarkIndex LandmarkIndex::emptied() const {
+  LandmarkIndex empty(options_, codec_, 0);
+  empty.fitted_ = true;
+  empty.meta_codec_ = meta_codec_;
+  empty.stride_ = stride_;
+  return empty;
+}
+
+Result<LandmarkIndex> LandmarkIndex::extended(Arena& arena, MatView<const float> keys) const {
+  const int more = static_cast<int>(keys.rows) / options_.chunk;
+  KV_CHECK(uz(more * options_.chunk) == keys.rows && keys.cols == uz(codec_.dim()));
+  KV_CHECK(landmarks_ % landmark_group(options_) == 0 && more % landmark_group(options_) == 0);
+  LandmarkIndex longer(options_, codec_, landmarks_ + more);
+  longer.fitted_ = true;
+  longer.meta_codec_ = meta_codec_;
+  longer.stride_ = stride_;
+  KV_ASSIGN(longer.rows_, arena.allocate(bytes_of(options_, codec_.dim(), longer.landmarks_).allocated));
+  if (options_.kind == IndexKind::kResidual)
+    longer.offset_ = code_blocks_bytes(metas_of(options_, longer.landmarks_), subs_of(meta_codec_.front()));
+  if (landmarks_ > 0) {
+    std::memcpy(longer.rows_.data(), rows_.data(), offset_);
+    std::memcpy(longer.rows_.data() + longer.offset_, rows_.data() + offset_, rows_.size() - offset_);
+  }
+  longer.write(keys, landmarks_);
+  return longer;
+}
+
+void LandmarkIndex::write(MatView<const float> keys, int first) {
+  if (is_box(options_.kind)) return write_boxes(keys, uz(first));
+  const std::vector<float> means = chunk_means(keys, options_.chunk);
+  const MatView<const float> view(means.data(), keys.rows / uz(options_.chunk), keys.cols);
+  if (scans()) return write_scan_blocks(view, uz(first));
+  if (options_.kind == IndexKind::kMean) return write_means(view, uz(first));
+  write_residuals(view, uz(first));
+}
+
+// The scale of the first landmarks is that of those that follow: rows that are written do not change.
+void LandmarkIndex::write_means(MatView<const float> means, std::size_t first) {
+  if (first == 0 && !fitted_) {
+    float largest = 0;
+    for (std::size_t i = 0; i < means.rows; ++i)
+      for (const float x : means.row_span(i)) largest = std::max(largest, std::abs(x));
+    codec_.fit(largest);
+  }
   for (std::size_t i = 0; i < means.rows; ++i) {
     if (coded()) {
-      put_coded(codec_, means.row(i), i, rows_.data());
+      put_coded(codec_, means.row(i), first + i, rows_.data());
     } else {
-      codec_.encode(means.row(i), rows_.data() + i * stride_);
+      codec_.encode(means.row(i), rows_.data() + (first + i) * stride_);
     }
   }
 }
 
 // Closed loop: residuals are taken against the quantized mean, so they correct its error (5.4).
-void LandmarkIndex::write_residuals(MatView<const float> means) {
+void LandmarkIndex::write_residuals(MatView<const float> means, std::size_t first) {
   const RowCodec& meta = meta_codec_.front();
   const std::size_t m = uz(options_.meta);
-  const std::size_t metas = metas_of(options_, landmarks_);
-  offset_ = code_blocks_bytes(metas, subs_of(meta));
+  const std::size_t metas = (means.rows + m - 1) / m;
+  offset_ = code_blocks_bytes(metas_of(options_, landmarks_), subs_of(meta));
   std::vector<float> mean(means.cols);
   std::vector<float> residual(means.cols);
   for (std::size_t a = 0; a < metas; ++a) {
@@ -176,21 +210,21 @@ void LandmarkIndex::write_residuals(MatView<const float> means) {
       const float* const landmark = means.row(std::min(a * m + i, means.rows - 1));  // the last one repeats as padding
       for (std::size_t j = 0; j < means.cols; ++j) mean[j] += landmark[j] / static_cast<float>(m);
     }
-    put_coded(meta, mean.data(), a, rows_.data());
-    get_coded(meta, rows_.data(), a, mean.data());
+    put_coded(meta, mean.data(), first / m + a, rows_.data());
+    get_coded(meta, rows_.data(), first / m + a, mean.data());
     for (std::size_t i = a * m; i < std::min((a + 1) * m, means.rows); ++i) {
       for (std::size_t j = 0; j < means.cols; ++j) residual[j] = means.row(i)[j] - mean[j];
-      put_coded(codec_, residual.data(), i, rows_.data() + offset_);
+      put_coded(codec_, residual.data(), first + i, rows_.data() + offset_);
     }
   }
 }
 
-void LandmarkIndex::write_boxes(MatView<const float> keys) {
+void LandmarkIndex::write_boxes(MatView<const float> keys, std::size_t first) {
   const std::size_t dim = keys.cols;
   std::vector<float> lower(dim);
   std::vector<float> upper(dim);
-  for (int i = 0; i < landmarks_; ++i) {
-    const std::size_t begin = uz(i * options_.chunk);
+  for (std::size_t i = 0; i < keys.rows / uz(options_.chunk); ++i) {
+    const std::size_t begin = i * uz(options_.chunk);
     std::copy_n(keys.row(begin), dim, lower.begin());
     std::copy_n(keys.row(begin), dim, upper.begin());
     for (std::size_t t = begin; t < begin + uz(options_.chunk); ++t) {
@@ -208,19 +242,19 @@ void LandmarkIndex::write_boxes(MatView<const float> keys) {
         upper[j] = center + radius / static_cast<float>(options_.chunk);
       }
     }
-    codec_.encode(lower.data(), rows_.data() + uz(i) * stride_);
-    codec_.encode(upper.data(), rows_.data() + uz(i) * stride_ + codec_.row_bytes());
+    codec_.encode(lower.data(), rows_.data() + (first + i) * stride_);
+    codec_.encode(upper.data(), rows_.data() + (first + i) * stride_ + codec_.row_bytes());
   }
 }
 
-void LandmarkIndex::write_scan_blocks(MatView<const float> means) {
+void LandmarkIndex::write_scan_blocks(MatView<const float> means, std::size_t first) {
   const HiggsCodec head(codec_.grid(), codec_.dim(), codec_.dim());
   std::vector<std::uint8_t> codes(means.cols / 2);
   for (std::size_t i = 0; i < means.rows; ++i) {
     std::uint16_t scale = 0;
     head.encode(means.row(i), codes.data(), &scale);
-    std::byte* const block = rows_.data() + i / kScanLandmarks * scan_block_bytes(means.cols);
-    put_scan_landmark(block, means.cols, i % kScanLandmarks, codes.data(), scale);
+    std::byte* const block = rows_.data() + (first + i) / kScanLandmarks * scan_block_bytes(means.cols);
+    put_scan_landmark(block, means.cols, (first + i) % kScanLandmarks, codes.data(), scale);
   }
 }
 

@@ -40,6 +40,9 @@ struct IndexOptions {
   bool operator==(const IndexOptions&) const = default;
 };
 
+// An index grows by multiples of so many landmarks: those that share a meta-landmark, or are scanned together.
+int landmark_group(const IndexOptions& options);
+
 // Landmarks [chunks, dim] of keys [chunks * chunk, dim].
 std::vector<float> chunk_means(MatView<const float> keys, int chunk);
 
@@ -51,6 +54,11 @@ class LandmarkIndex {
 
   // keys: post-RoPE [landmarks * chunk, dim], in candidate order. kExhausted: no memory.
   static Result<LandmarkIndex> build(Arena& arena, const IndexOptions& options, MatView<const float> keys);
+
+  // The same without landmarks, to be extended: what is written later is coded as these landmarks were.
+  LandmarkIndex emptied() const;
+  // This and behind it the landmarks of `keys`, as build() takes them; there and here a multiple of landmark_group().
+  Result<LandmarkIndex> extended(Arena& arena, MatView<const float> keys) const;
 
   int landmarks() const { return landmarks_; }
   ByteAccount bytes() const { return {bytes_of(options_, codec_.dim(), landmarks_).live, rows_.size()}; }
@@ -68,11 +76,13 @@ class LandmarkIndex {
  private:
   LandmarkIndex(const IndexOptions& options, RowCodec codec, int landmarks)
       : options_(options), codec_(std::move(codec)), landmarks_(landmarks) {}
-  void write_means(MatView<const float> means);
-  void write_residuals(MatView<const float> means);
-  void write_boxes(MatView<const float> keys);
+  void write(MatView<const float> keys, int first);
+  // From landmark `first` on.
+  void write_means(MatView<const float> means, std::size_t first);
+  void write_residuals(MatView<const float> means, std::size_t first);
+  void write_boxes(MatView<const float> keys, std::size_t first);
   bool scans() const { return options_.kind == IndexKind::kMean && codec_.format() == RowFormat::kHiggs2x16; }
-  void write_scan_blocks(MatView<const float> means);
+  void write_scan_blocks(MatView<const float> means, std::size_t first);
   void score_scan(MatView<const float> queries, MatView<float> logits, std::vector<float>* scratch) const;
   const std::byte* row(int landmark) const { return rows_.data() + offset_ + static_cast<std::size_t>(landmark) * stride_; }
   // Landmarks of one-byte codes, but for boxes, lie in the blocks of quantize/table_scan.h.
@@ -87,6 +97,7 @@ class LandmarkIndex {
   IndexOptions options_;
   RowCodec codec_;                    // of a landmark; residual: of the residuals
   std::vector<RowCodec> meta_codec_;  // residual: one
+  bool fitted_ = false;               // the codec's scale comes from an index that this one extends
   int landmarks_ = 0;
   std::size_t offset_ = 0;  // of the first landmark: behind the meta-landmarks
   std::size_t stride_ = 0;

@@ -287,5 +287,65 @@ TEST(Landmarks, BoundsAreUpperBounds) {
   }
 }
 
+// An index that grew is the one that had been built at once.
+TEST(LandmarkIndex, GrowsByWholeGroups) {
+  using enum IndexKind;
+  for (const IndexOptions& options :
+       std::vector<IndexOptions>{{.kind = kMean, .format = RowFormat::kHiggs2},
+                                 {.kind = kMean, .format = RowFormat::kHiggs4, .chunk = 2},
+                                 {.kind = kMean, .format = RowFormat::kHiggs2x16},
+                                 {.kind = kMean, .format = RowFormat::kBf16, .chunk = 8},
+                                 {.kind = kMean, .format = RowFormat::kF32},
+                                 {.kind = kResidual, .format = RowFormat::kHiggs1},
+                                 {.kind = kResidual, .format = RowFormat::kHiggs1, .chunk = 2, .meta = 3},
+                                 {.kind = kBounds, .format = RowFormat::kBf16, .chunk = 16},
+                                 {.kind = kDigest, .format = RowFormat::kF16, .chunk = 4}}) {
+    const int block = landmark_group(options) * (options.kind == kBounds ? 4 : 5) * options.chunk;
+    const std::vector<float> keys = keys_with_correlation(3 * block, options.chunk, 0.5, 31);
+    const LandmarkIndex whole = index_of(keys, options);
+    const auto arena = Arena::create();
+    const auto part = [&](int begin, int end) {
+      return MatView<const float>(keys.data() + static_cast<std::size_t>(begin) * kCols, static_cast<std::size_t>(end - begin),
+                                  kCols);
+    };
+    // From nothing, in three steps.
+    const LandmarkIndex empty = whole.emptied();
+    EXPECT_EQ(empty.landmarks(), 0);
+    const LandmarkIndex one = empty.extended(*arena, part(0, block)).value();
+    const LandmarkIndex two = one.extended(*arena, part(block, 2 * block)).value();
+    const LandmarkIndex three = two.extended(*arena, part(2 * block, 3 * block)).value();
+    ASSERT_EQ(three.landmarks(), whole.landmarks());
+    EXPECT_EQ(three.bytes(), whole.bytes());
+    EXPECT_EQ(arena->allocated_bytes(), one.bytes().allocated + two.bytes().allocated + three.bytes().allocated);
+    const std::vector<float> q = query(4);
+    EXPECT_EQ(scores_of(three, q), scores_of(whole, q));
+    std::vector<float> a(2 * kCols, 0.0F);
+    std::vector<float> b(2 * kCols, 0.0F);
+    for (int i = 0; i < whole.landmarks(); ++i) {
+      whole.decode(i, a.data());
+      three.decode(i, b.data());
+      ASSERT_EQ(a, b) << i;
+    }
+    arena->fail_nth_allocation(1);
+    EXPECT_EQ(two.extended(*arena, part(0, block)).status().code(), Code::kExhausted);
+  }
+}
+
+// NVFP4 has one scale for all landmarks: those that come later are written with the first ones'.
+TEST(LandmarkIndex, LaterLandmarksHaveTheScaleOfTheFirst) {
+  const IndexOptions options{.kind = IndexKind::kMean, .format = RowFormat::kNvfp4};
+  const std::vector<float> keys = keys_with_correlation(64, 1, 0, 5);
+  const LandmarkIndex first = index_of(keys, options);
+  const auto arena = Arena::create();
+  const LandmarkIndex longer = first.extended(*arena, {keys.data(), 64, kCols}).value();
+  std::vector<float> a(kCols);
+  std::vector<float> b(kCols);
+  for (int i = 0; i < 64; ++i) {
+    first.decode(i, a.data());
+    longer.decode(64 + i, b.data());
+    ASSERT_EQ(a, b);
+  }
+}
+
 }  // namespace
 }  // namespace kvartet

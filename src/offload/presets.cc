@@ -10,6 +10,18 @@ constexpr Amount share(double of_prompt) { return {of_prompt, true}; }
 
 }  // namespace
 
+int SelectOptions::block_rows() const {
+  constexpr int kLeastRows = 64;  // a tile of f16
+  const int landmarks = (kLeastRows + index.chunk - 1) / index.chunk;
+  const int group = landmark_group(index);
+  return (landmarks + group - 1) / group * group * index.chunk;
+}
+
+int SelectOptions::far_generated(int rows) const {
+  if (generated == 0 || rows < generated) return 0;
+  return ((rows - generated) / block_rows() + 1) * block_rows();
+}
+
 std::span<const SelectPreset> select_presets() {
   static const std::array<SelectPreset, 9> kPresets = {{
       {"yakv",

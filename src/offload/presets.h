@@ -41,6 +41,7 @@ struct SelectOptions {
   int dense_layers = 0;  // first layers that keep everything
   Tier tier = Tier::kRam;
   double cache_share = 0;  // of a head's rows that stay near after they were fetched
+  int generated = 0;       // of the answer's rows fewer than so many stay near, the older ones go far; 0: all stay near
   bool operator==(const SelectOptions&) const = default;
 
   SegmentRequest request(int prompt) const {
@@ -53,6 +54,11 @@ struct SelectOptions {
             .rule = outliers,
             .least_prompt = least_prompt};
   }
+
+  // How many of the answer's rows go far at once: whole chunks, and whole groups of landmarks as the index writes them.
+  int block_rows() const;
+  // Of so many generated rows, those that have gone far: a block of the oldest whenever `generated` rows are near.
+  int far_generated(int rows) const;
 };
 
 struct SelectPreset {

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <mutex>
+#include <span>
 
 #include "core/check.h"
+#include "quantize/lloyd_codebook_data.h"
 
 namespace kvartet {
 namespace {
@@ -73,6 +75,13 @@ double upper_border(const std::vector<double>& positive, std::size_t i, const Ha
   return i + 1 < positive.size() ? (positive[i] + positive[i + 1]) / 2 : law.end();
 }
 
+LloydCodebook mirrored(std::span<const double> positive, double distortion) {
+  LloydCodebook book{.levels = {}, .distortion = distortion};
+  for (std::size_t i = positive.size(); i > 0; --i) book.levels.push_back(-positive[i - 1]);
+  book.levels.insert(book.levels.end(), positive.begin(), positive.end());
+  return book;
+}
+
 double half_distortion(const std::vector<double>& positive, const HalfLaw& law) {
   double distortion = 1.0;  // the variance
   double lower = 0.0;
@@ -109,11 +118,7 @@ LloydCodebook lloyd_codebook(int bits, int dim) {
       lower = upper;
     }
   }
-  LloydCodebook book;
-  for (std::size_t i = half; i > 0; --i) book.levels.push_back(-positive[i - 1]);
-  book.levels.insert(book.levels.end(), positive.begin(), positive.end());
-  book.distortion = half_distortion(positive, law);
-  return book;
+  return mirrored(positive, half_distortion(positive, law));
 }
 
 const LloydCodebook& lloyd_codebook_for_rows(int bits, int dim) {
@@ -124,7 +129,10 @@ const LloydCodebook& lloyd_codebook_for_rows(int bits, int dim) {
   static Once kBooks[9][2];  // by bits; the limit, and the law of 32 channels
   KV_CHECK(bits >= 1 && bits <= 8 && (dim == 32 || dim >= 64));
   Once& once = kBooks[bits][dim == 32 ? 1 : 0];
-  std::call_once(once.made, [&] { once.book = lloyd_codebook(bits, dim == 32 ? 32 : 0); });
+  std::call_once(once.made, [&] {
+    const LloydCodebookData& data = lloyd_codebook_data(bits, dim == 32);
+    once.book = mirrored(data.positive, data.distortion);
+  });
   return once.book;
 }
 

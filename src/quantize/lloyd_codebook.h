@@ -15,7 +15,7 @@ struct LloydCodebook {
 LloydCodebook lloyd_codebook(int bits, int dim);
 
 // The codebook to use for rows of `dim` channels: the limit from 64 on (it loses less than 0.5 %), the exact law below (3.2).
-// Computed at its first use; dim is a multiple of 32.
+// A table (lloyd_codebook_data.h); dim is a multiple of 32.
 const LloydCodebook& lloyd_codebook_for_rows(int bits, int dim);
 
 // E (s - level(s))^2 of any symmetric ascending levels under the same law, with nearest-level coding.
