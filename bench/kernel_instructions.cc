@@ -121,7 +121,7 @@ void count_prefill() {
   const std::vector<float> k = normals(kTokens * kKvHeads * kHeadDim, 2);
   const std::vector<float> v = normals(kTokens * kKvHeads * kHeadDim, 3);
   std::vector<float> out(q.size());
-  PrefillAttention attention(1);
+  PrefillAttention attention(1, Precision::kNative);
   ColumnSums columns;
   const auto run = [&](ColumnSums* exported) {
     attention.run({.q = {q.data(), kTokens, kHeads, kHeadDim, kHeads * kHeadDim},

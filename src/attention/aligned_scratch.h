@@ -21,6 +21,12 @@ class AlignedScratch {
 
   float* data() { return floats_.get(); }
 
+  std::byte* ensure_bytes(std::size_t count) {
+    ensure((count + sizeof(float) - 1) / sizeof(float));
+    return bytes();
+  }
+  std::byte* bytes() { return reinterpret_cast<std::byte*>(floats_.get()); }
+
   // Floats rounded up so that the next piece of the same scratch starts on a cache line again.
   static constexpr std::size_t padded(std::size_t count) { return (count + 15) / 16 * 16; }
 

@@ -1,5 +1,5 @@
-// Prefill attention as a share of this machine's f32 multiply-add peak, and decode attention in bytes per second.
-// Shape S: 9 query heads, 3 KV heads, head_dim 64 (SmolLM2-135M).
+// Prefill attention as a share of this machine's multiply-add peak (f32, and BF16 where the CPU multiplies that), and decode
+// attention in bytes per second. Shape S: 9 query heads, 3 KV heads, head_dim 64 (SmolLM2-135M).
 #include <algorithm>
 #include <cstdlib>
 #include <ctime>
@@ -8,12 +8,15 @@
 
 #include <benchmark/benchmark.h>
 
+#include "attention/attention_kernels.h"
 #include "attention/decode_attention.h"
 #include "attention/prefill_attention.h"
 #include "core/clock.h"
 #include "core/parallel_for.h"
 #include "core/rng.h"
 #include "quantize/tile_format.h"
+
+#include "simd/avx512.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "attention/attention_bench.cc"
@@ -46,6 +49,24 @@ double multiply_adds(long rounds, float* sink) {
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
+#if KVARTET_HAS_AVX512
+KVARTET_BEGIN_BF16
+namespace kvartet {
+double bf16_multiply_adds(long rounds, float* sink) {
+  __m512 sums[24];
+  for (int i = 0; i < 24; ++i) sums[i] = _mm512_set1_ps(*sink + static_cast<float>(i));
+  const __m512bh x = (__m512bh)_mm512_set1_epi16(0x3f00);
+  for (long r = 0; r < rounds; ++r) {
+#pragma GCC unroll 24
+    for (int i = 0; i < 24; ++i) sums[i] = _mm512_dpbf16_ps(sums[i], x, x);
+  }
+  for (int i = 1; i < 24; ++i) sums[0] = _mm512_add_ps(sums[0], sums[i]);
+  *sink = _mm512_cvtss_f32(sums[0]);
+  return 2.0 * 24.0 * 32.0 * static_cast<double>(rounds);
+}
+}  // namespace kvartet
+KVARTET_END_AVX512
+#endif
 namespace kvartet {
 HWY_EXPORT(multiply_adds);
 namespace {
@@ -75,14 +96,18 @@ struct Rate {
 double cpu_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
 // Best of a few short runs: the peak is a ceiling, and neighbours only ever lower it.
-void measure_peak(int threads, Rate* peak) {
+void measure_peak(int threads, Precision precision, Rate* peak) {
+  auto* run_peak = SIMD_CHOOSE(multiply_adds);
+#if KVARTET_HAS_AVX512
+  if (attention_kernels(precision).element == 2) run_peak = bf16_multiply_adds;
+#endif
   for (int run = 0; run < 5; ++run) {
     std::vector<double> operations(uz(threads));
     const double begin = Clock::real().seconds();
     const double cpu_begin = cpu_seconds();
     parallel_for(threads, threads, [&](int index, int) {
       float sink = 0.5F;
-      operations[uz(index)] = SIMD_CHOOSE(multiply_adds)(4'000'000, &sink);
+      operations[uz(index)] = run_peak(2'000'000, &sink);
       benchmark::DoNotOptimize(sink);
     });
     double sum = 0;
@@ -91,32 +116,46 @@ void measure_peak(int threads, Rate* peak) {
   }
 }
 
-// Args: tokens, chunk, threads. `exports`: column sums are exported too.
-void prefill(benchmark::State& state, bool exports) {
+struct Shape {
+  int heads = kHeads;
+  int kv_heads = kKvHeads;
+  int head_dim = kHeadDim;
+};
+constexpr Shape kShapeS;
+constexpr Shape kShape1B{32, 8, 64};
+constexpr Shape kShape8B{32, 8, 128};
+
+enum class Export { kNothing, kColumnSums, kWindow };
+
+// Args: tokens, chunk, threads.
+void prefill(benchmark::State& state, const Shape& s, Precision precision, Export exported) {
   ColumnSums columns;
   const std::size_t tokens = static_cast<std::size_t>(state.range(0));
   const std::size_t chunk = static_cast<std::size_t>(state.range(1));
   const int threads = static_cast<int>(state.range(2));
-  const std::vector<float> q = random_floats(tokens * kHeads * kHeadDim, 1);
-  const std::vector<float> k = random_floats(tokens * kKvHeads * kHeadDim, 2);
-  const std::vector<float> v = random_floats(tokens * kKvHeads * kHeadDim, 3);
+  const std::size_t q_width = uz(s.heads * s.head_dim);
+  const std::size_t kv_width = uz(s.kv_heads * s.head_dim);
+  const std::vector<float> q = random_floats(tokens * q_width, 1);
+  const std::vector<float> k = random_floats(tokens * kv_width, 2);
+  const std::vector<float> v = random_floats(tokens * kv_width, 3);
   std::vector<float> out(q.size());
-  const HeadRows<const float> all_q{q.data(), tokens, kHeads, kHeadDim, kHeads * kHeadDim};
-  const HeadRows<const float> all_k{k.data(), tokens, kKvHeads, kHeadDim, kKvHeads * kHeadDim};
-  const HeadRows<const float> all_v{v.data(), tokens, kKvHeads, kHeadDim, kKvHeads * kHeadDim};
-  const HeadRows<float> all_out{out.data(), tokens, kHeads, kHeadDim, kHeads * kHeadDim};
-  PrefillAttention attention(threads);
+  const HeadRows<const float> all_q{q.data(), tokens, uz(s.heads), uz(s.head_dim), q_width};
+  const HeadRows<const float> all_k{k.data(), tokens, uz(s.kv_heads), uz(s.head_dim), kv_width};
+  const HeadRows<const float> all_v{v.data(), tokens, uz(s.kv_heads), uz(s.head_dim), kv_width};
+  const HeadRows<float> all_out{out.data(), tokens, uz(s.heads), uz(s.head_dim), q_width};
+  PrefillAttention attention(threads, precision);
+  LayerScores scores;
   const double n = static_cast<double>(tokens);
-  const double operations = 4.0 * kHeadDim * kHeads * n * (n + 1) / 2;
+  const double operations = 4.0 * s.head_dim * s.heads * n * (n + 1) / 2;
   Rate peak;
   Rate rate;
   for (auto _ : state) {
     state.PauseTiming();
-    measure_peak(threads, &peak);
+    measure_peak(threads, precision, &peak);
     state.ResumeTiming();
     const double start = Clock::real().seconds();
     const double cpu_start = cpu_seconds();
-    if (exports) columns.start(kHeads, static_cast<int>(tokens));
+    if (exported == Export::kColumnSums) columns.start(s.heads, static_cast<int>(tokens));
     for (std::size_t begin = 0; begin < tokens; begin += chunk) {
       const std::size_t end = std::min(begin + chunk, tokens);
       attention.run({.q = all_q.token_range(begin, end),
@@ -126,8 +165,9 @@ void prefill(benchmark::State& state, bool exports) {
                      .kept = static_cast<int>(begin),
                      .prefix = {},
                      .out = all_out.token_range(begin, end),
-                     .columns = exports ? &columns : nullptr});
+                     .columns = exported == Export::kColumnSums ? &columns : nullptr});
     }
+    if (exported == Export::kWindow) export_window_scores(all_q.token_range(tokens - 32, tokens), all_k, 32, threads, &scores);
     rate.keep_best(operations, Clock::real().seconds() - start, cpu_seconds() - cpu_start);
   }
   state.counters["GFLOP/s"] = rate.per_second * 1e-9;
@@ -135,25 +175,23 @@ void prefill(benchmark::State& state, bool exports) {
   state.counters["of_peak_cpu"] = rate.per_cpu_second / peak.per_cpu_second;
   state.counters["best_ms"] = operations / rate.per_second * 1e3;
 }
-BENCHMARK_CAPTURE(prefill, plain, false)
-    ->ArgNames({"tokens", "chunk", "threads"})
-    ->Args({4096, 4096, 1})
-    ->Args({4096, 512, 1})
-    ->Args({4096, 512, 2})
-    ->Args({7168, 512, 1})
-    ->Args({7168, 512, 2})
-    ->Unit(benchmark::kMillisecond)
-    ->UseRealTime()
-    ->Iterations(5);
 
-BENCHMARK_CAPTURE(prefill, column_sums, true)
-    ->ArgNames({"tokens", "chunk", "threads"})
-    ->Args({4096, 512, 1})
-    ->Args({7168, 512, 1})
-    ->Args({7168, 512, 2})
-    ->Unit(benchmark::kMillisecond)
-    ->UseRealTime()
-    ->Iterations(5);
+void prefill_sizes(benchmark::internal::Benchmark* bench) {
+  bench->ArgNames({"tokens", "chunk", "threads"})->Args({7168, 512, 1})->Args({7168, 512, 2});
+  bench->Unit(benchmark::kMillisecond)->UseRealTime()->Iterations(5);
+}
+void large_prefill_sizes(benchmark::internal::Benchmark* bench) {
+  bench->ArgNames({"tokens", "chunk", "threads"})->Args({8192, 512, 2});
+  bench->Unit(benchmark::kMillisecond)->UseRealTime()->Iterations(3);
+}
+BENCHMARK_CAPTURE(prefill, exact, kShapeS, Precision::kExact, Export::kNothing)->Apply(prefill_sizes);
+BENCHMARK_CAPTURE(prefill, exact_column_sums, kShapeS, Precision::kExact, Export::kColumnSums)->Apply(prefill_sizes);
+BENCHMARK_CAPTURE(prefill, native, kShapeS, Precision::kNative, Export::kNothing)->Apply(prefill_sizes);
+BENCHMARK_CAPTURE(prefill, native_column_sums, kShapeS, Precision::kNative, Export::kColumnSums)->Apply(prefill_sizes);
+BENCHMARK_CAPTURE(prefill, native_window, kShapeS, Precision::kNative, Export::kWindow)->Apply(prefill_sizes);
+BENCHMARK_CAPTURE(prefill, native_1b, kShape1B, Precision::kNative, Export::kNothing)->Apply(large_prefill_sizes);
+BENCHMARK_CAPTURE(prefill, native_1b_column_sums, kShape1B, Precision::kNative, Export::kColumnSums)->Apply(large_prefill_sizes);
+BENCHMARK_CAPTURE(prefill, native_8b, kShape8B, Precision::kNative, Export::kNothing)->Apply(large_prefill_sizes);
 
 // One layer's rows in tiles of one format pair, all KV heads.
 struct Layer {

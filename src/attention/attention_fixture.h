@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "attention/aligned_scratch.h"
+#include "attention/attention_kernels.h"
+#include "core/bfloat16.h"
 #include "core/check.h"
 #include "core/matrix.h"
 #include "core/rng.h"
@@ -27,6 +29,22 @@ inline std::vector<float> random_rows(std::size_t count, double scale, std::uint
   std::vector<float> x(count);
   for (float& v : x) v = static_cast<float>(rng.normal() * scale);
   return x;
+}
+
+// Does prefill attention multiply in BF16 here, if it may?
+inline bool multiplies_bf16() { return attention_kernels(Precision::kNative).element == sizeof(std::uint16_t); }
+
+inline std::vector<float> rounded_to_bf16(std::vector<float> x) {
+  for (float& v : x) v = float_from_bf16(bf16_from_float(v));
+  return x;
+}
+
+// Queries that BF16 holds once they are packed, times log2(e) / sqrt(head_dim): with keys and values that it holds, every product
+// is exact, and what remains is the rounding of weights.
+inline std::vector<float> queries_rounded_to_bf16(std::vector<float> q, int head_dim) {
+  const float scale = kLog2E / std::sqrt(static_cast<float>(head_dim));
+  for (float& v : q) v = float_from_bf16(bf16_from_float(v * scale)) / scale;
+  return q;
 }
 
 // Softmax attention of one query over rows [begin, end), logits q . k / sqrt(head_dim). No row: zeros.

@@ -3,6 +3,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "attention/packed_queries.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "attention/attention_kernels.cc"
 #include "simd/dispatch.h"
@@ -133,7 +135,8 @@ void softmax_row(float* row, std::size_t count, LogitBase base) {
 
 // ---- packing
 
-void pack_keys(MatView<const float> rows, float* HWY_RESTRICT block) {
+void pack_keys(MatView<const float> rows, std::byte* packed) {
+  float* HWY_RESTRICT block = reinterpret_cast<float*>(packed);
   for (std::size_t panel = 0; panel < kBlock / kPanel; ++panel) {
     float* HWY_RESTRICT to = block + panel * rows.cols * kPanel;
     const std::size_t first = panel * kPanel;
@@ -145,7 +148,8 @@ void pack_keys(MatView<const float> rows, float* HWY_RESTRICT block) {
   }
 }
 
-void pack_values(MatView<const float> rows, float* HWY_RESTRICT block) {
+void pack_values(MatView<const float> rows, std::byte* packed) {
+  float* HWY_RESTRICT block = reinterpret_cast<float*>(packed);
   const std::size_t padded = (rows.cols + kVector - 1) / kVector * kVector;
   for (std::size_t first = 0; first < padded; first += kPanel) {
     const std::size_t width = padded - first < kPanel ? padded - first : kPanel;
@@ -251,6 +255,8 @@ HWY_INLINE void micro_accumulate_half(const float* HWY_RESTRICT weights, const f
 
 // ---- tiles: a panel stays in the first-level cache while all groups of the tile pass by
 
+HWY_INLINE const float* floats(const std::byte* packed) { return reinterpret_cast<const float*>(packed); }
+
 // Group g's share of fetching what comes next: without it every panel would begin with a chain of third-level cache misses.
 HWY_INLINE void prefetch_share(const float* next, std::size_t floats, std::size_t g, std::size_t groups) {
   constexpr std::size_t kLine = 16;
@@ -263,14 +269,14 @@ void score_tile(const PrefillTile& tile) {
   const std::size_t groups = static_cast<std::size_t>(tile.groups);
   const std::size_t panel_floats = kPanel * head_dim;
   for (std::size_t column = 0; column < kBlock; column += kPanel) {
-    const float* const keys = tile.keys + column * head_dim;
-    const float* const next = column + kPanel < kBlock ? keys + panel_floats : tile.values;
+    const float* const keys = floats(tile.keys) + column * head_dim;
+    const float* const next = column + kPanel < kBlock ? keys + panel_floats : floats(tile.values);
     for (std::size_t g = 0; g < groups; ++g) {
       const std::size_t begin = static_cast<std::size_t>(tile.columns[g].begin);
       const std::size_t end = static_cast<std::size_t>(tile.columns[g].end);
       if (column >= end || column + kPanel <= begin) continue;
       prefetch_share(next, panel_floats, g, groups);
-      micro_score(tile.queries + g * head_dim * kRows, keys, head_dim, tile.logits + g * kRows * kBlock + column);
+      micro_score(floats(tile.queries) + g * head_dim * kRows, keys, head_dim, tile.logits + g * kRows * kBlock + column);
     }
   }
 }
@@ -280,8 +286,8 @@ void accumulate_tile(const PrefillTile& tile) {
   const std::size_t stride = (static_cast<std::size_t>(tile.head_dim) + kVector - 1) / kVector * kVector;
   for (std::size_t channel = 0; channel < stride; channel += kPanel) {
     const bool half = channel + kPanel > stride;
-    const float* const panel = tile.values + channel * kBlock;
-    const float* const next = channel + kPanel < stride ? panel + kPanel * kBlock : tile.next_keys;
+    const float* const panel = floats(tile.values) + channel * kBlock;
+    const float* const next = channel + kPanel < stride ? panel + kPanel * kBlock : floats(tile.next_keys);
     const std::size_t next_floats = channel + kPanel < stride ? (stride - channel - kPanel >= kPanel ? kPanel : kVector) * kBlock
                                                               : kPanel * static_cast<std::size_t>(tile.head_dim);
     for (std::size_t g = 0; g < groups; ++g) {
@@ -289,7 +295,7 @@ void accumulate_tile(const PrefillTile& tile) {
       if (next != nullptr) prefetch_share(next, next_floats, g, groups);
       const std::size_t begin = static_cast<std::size_t>(tile.columns[g].begin);
       const std::size_t tokens = static_cast<std::size_t>(tile.columns[g].end) - begin;
-      const float* const weights = tile.logits + g * kRows * kBlock + begin;
+      const float* const weights = floats(tile.weights) + g * kRows * kBlock + begin;
       const float* const values = panel + begin * (half ? kVector : kPanel);
       const float* const rescale = tile.rescale + g * kRows;
       float* const acc = tile.acc + g * kRows * stride + channel;
@@ -310,7 +316,7 @@ void sum_columns(const ColumnRows& args) {
     auto s0 = hn::Zero(di), s1 = s0, s2 = s0, s3 = s0;
     for (int r = args.first; r < args.rows; r += args.step) {
       const V scale = hn::Set(kTag, args.scale[r]);
-      const float* HWY_RESTRICT row = args.weights + static_cast<std::size_t>(r) * kBlock + column;
+      const float* HWY_RESTRICT row = floats(args.weights) + static_cast<std::size_t>(r) * kBlock + column;
       s0 = hn::Add(s0, hn::NearestInt(hn::Mul(hn::Load(kTag, row), scale)));
       s1 = hn::Add(s1, hn::NearestInt(hn::Mul(hn::Load(kTag, row + kVector), scale)));
       s2 = hn::Add(s2, hn::NearestInt(hn::Mul(hn::Load(kTag, row + 2 * kVector), scale)));
@@ -345,24 +351,45 @@ HWY_EXPORT(accumulate_tile);
 HWY_EXPORT(sum_columns);
 HWY_EXPORT(describe);
 
-AttentionKernels attention_kernels() {
+AttentionKernels attention_kernels(Precision precision) {
   AttentionKernels kernels;
   SIMD_CHOOSE(describe)(&kernels);
   kernels.online_softmax_e = SIMD_CHOOSE(online_softmax_e);
   kernels.online_softmax_two = SIMD_CHOOSE(online_softmax_two);
   kernels.softmax_row = SIMD_CHOOSE(softmax_row);
+  kernels.pack_queries = pack_queries;
   kernels.pack_keys = SIMD_CHOOSE(pack_keys);
   kernels.pack_values = SIMD_CHOOSE(pack_values);
   kernels.score_tile = SIMD_CHOOSE(score_tile);
+  kernels.weigh_tile = kernels.online_softmax_two;
   kernels.accumulate_tile = SIMD_CHOOSE(accumulate_tile);
   kernels.sum_columns = SIMD_CHOOSE(sum_columns);
+  if (precision == Precision::kNative) use_bf16_prefill(&kernels);
   return kernels;
 }
 
+namespace {
+
+constexpr std::size_t kLineBytes = 64;
+
+std::size_t round_up(std::size_t count, std::size_t multiple) { return (count + multiple - 1) / multiple * multiple; }
+
+}  // namespace
+
 std::size_t AttentionKernels::acc_stride(int head_dim) const {
-  const std::size_t width = static_cast<std::size_t>(vector);
-  return (static_cast<std::size_t>(head_dim) + width - 1) / width * width;
+  return round_up(static_cast<std::size_t>(head_dim), static_cast<std::size_t>(vector));
 }
+
+std::size_t AttentionKernels::query_bytes(int groups, int head_dim) const {
+  return round_up(static_cast<std::size_t>(groups * kMicroRows) * round_up(static_cast<std::size_t>(head_dim), 2) * element,
+                  kLineBytes);
+}
+
+std::size_t AttentionKernels::key_block_bytes(int head_dim) const {
+  return kPrefillBlock * round_up(static_cast<std::size_t>(head_dim), 2) * element;
+}
+
+std::size_t AttentionKernels::value_block_bytes(int head_dim) const { return kPrefillBlock * acc_stride(head_dim) * element; }
 
 }  // namespace kvartet
 #endif

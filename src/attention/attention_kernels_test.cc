@@ -1,7 +1,9 @@
 // Attention's inner loops on every instruction set this CPU has, against plain double arithmetic.
 #include "attention/attention_kernels.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <vector>
 
@@ -9,6 +11,7 @@
 
 #include "attention/attention_fixture.h"
 #include "attention/packed_queries.h"
+#include "core/bfloat16.h"
 #include "simd/targets.h"
 
 namespace kvartet {
@@ -19,7 +22,7 @@ constexpr float kNoLogit = -std::numeric_limits<float>::infinity();
 class AttentionKernelsTest : public testing::TestWithParam<SimdTarget> {
  protected:
   ScopedSimdTarget scope_{GetParam()};
-  AttentionKernels kernels_ = attention_kernels();
+  AttentionKernels kernels_ = attention_kernels(Precision::kNative);
 };
 
 INSTANTIATE_TEST_SUITE_P(All, AttentionKernelsTest, testing::ValuesIn(simd_targets()),
@@ -138,27 +141,46 @@ TEST_P(AttentionKernelsTest, TileProductsEqualTheirDefinition) {
     constexpr std::size_t kTokens = 101;
     constexpr int kGroups = 3;
     constexpr std::size_t kRows = kGroups * kMicroRows;
-    const std::vector<float> q = random_rows(kRows * d, 1.0, 1);
-    const std::vector<float> k = random_rows(kTokens * d, 1.0, 2);
-    const std::vector<float> v = random_rows(kTokens * d, 1.0, 3);
+    // In BF16 already, so that rounding them changes nothing.
+    const std::vector<float> q = queries_rounded_to_bf16(random_rows(kRows * d, 1.0, 1), head_dim);
+    const std::vector<float> k = rounded_to_bf16(random_rows(kTokens * d, 1.0, 2));
+    const std::vector<float> v = rounded_to_bf16(random_rows(kTokens * d, 1.0, 3));
+    const std::vector<float> weights = rounded_to_bf16(random_rows(kRows * kPrefillBlock, 1.0, 4));
     const ColumnRange columns[kGroups] = {{0, kTokens}, {17, 60}, {40, 40}};
     AlignedScratch packed_q;
     AlignedScratch keys;
     AlignedScratch values;
     AlignedScratch logits;
+    AlignedScratch packed_weights;
     AlignedScratch acc;
-    pack_queries({q.data(), kRows, 1, d, d}, {.tokens = kRows, .group = 1}, packed_q.ensure(kRows * d));
-    kernels_.pack_keys({k.data(), kTokens, d}, keys.ensure(kernels_.key_block_floats(head_dim)));
-    kernels_.pack_values({v.data(), kTokens, d}, values.ensure(kernels_.value_block_floats(head_dim)));
+    kernels_.pack_queries({q.data(), kRows, 1, d, d}, {.tokens = kRows, .group = 1},
+                          packed_q.ensure_bytes(kernels_.query_bytes(kGroups, head_dim)));
+    kernels_.pack_keys({k.data(), kTokens, d}, keys.ensure_bytes(kernels_.key_block_bytes(head_dim)));
+    kernels_.pack_values({v.data(), kTokens, d}, values.ensure_bytes(kernels_.value_block_bytes(head_dim)));
+    // A weight that no row of a group sees is 0, as the softmax leaves it.
+    const auto weight = [&](std::size_t r, std::size_t t) {
+      const ColumnRange seen = columns[r / kMicroRows];
+      return t >= uz(seen.begin) && t < uz(seen.end) ? weights[r * kPrefillBlock + t] : 0.0F;
+    };
+    std::byte* const packed = packed_weights.ensure_bytes(kRows * kPrefillBlock * kernels_.element);
+    for (std::size_t r = 0; r < kRows; ++r) {
+      for (std::size_t t = 0; t < kPrefillBlock; ++t) {
+        const float w = weight(r, t);
+        const std::uint16_t rounded = bf16_from_float(w);
+        const void* const from = multiplies_bf16() ? static_cast<const void*>(&rounded) : &w;
+        std::memcpy(packed + (r * kPrefillBlock + t) * kernels_.element, from, kernels_.element);
+      }
+    }
     std::fill_n(acc.ensure(kRows * stride), kRows * stride, 1.0F);
     const std::vector<float> rescale(kRows, 0.5F);
-    const PrefillTile tile{.queries = packed_q.data(),
+    const PrefillTile tile{.queries = packed_q.bytes(),
                            .groups = kGroups,
                            .head_dim = head_dim,
-                           .keys = keys.data(),
-                           .values = values.data(),
+                           .keys = keys.bytes(),
+                           .values = values.bytes(),
                            .columns = columns,
                            .logits = logits.ensure(kRows * kPrefillBlock),
+                           .weights = packed,
                            .rescale = rescale.data(),
                            .acc = acc.data()};
     kernels_.score_tile(tile);
@@ -174,12 +196,67 @@ TEST_P(AttentionKernelsTest, TileProductsEqualTheirDefinition) {
         const std::vector<double> logit{dot * kLog2E / std::sqrt(static_cast<double>(head_dim))};
         const float got = logits.data()[r * kPrefillBlock + t];
         score_error.add(&got, logit);
-        for (std::size_t c = 0; c < d; ++c) sums[c] += static_cast<double>(got) * v[t * d + c];
+        for (std::size_t c = 0; c < d; ++c) sums[c] += static_cast<double>(weight(r, t)) * v[t * d + c];
       }
       value_error.add(acc.data() + r * stride, sums);
     }
     EXPECT_LT(score_error.value(), 1e-6);
     EXPECT_LT(value_error.value(), 1e-6);
+  }
+}
+
+// The softmax as prefill uses it: weights in packed elements, and the sum of just those, so that a row's weights add up to 1.
+TEST_P(AttentionKernelsTest, WeightsOfATileAndTheirSum) {
+  constexpr std::size_t kBlock = kPrefillBlock;
+  constexpr std::size_t kRows = kMicroRows;
+  AlignedScratch scratch;
+  AlignedScratch packed;
+  float* const logits = scratch.ensure(kRows * kBlock);
+  std::byte* const weights =
+      kernels_.weights_are_logits() ? scratch.bytes() : packed.ensure_bytes(kRows * kBlock * kernels_.element);
+  const double rounding = multiplies_bf16() ? 0x1p-8 + 1e-4 : 2e-7;
+  for (const ColumnRange columns : {ColumnRange{0, 1}, {0, 64}, {0, 100}, {70, 128}, {0, 128}}) {
+    std::vector<float> x = random_rows(kRows * kBlock, 20.0, 3);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const int c = static_cast<int>(i % kBlock);
+      if (c < columns.begin || c >= columns.end || i / kBlock == 4) x[i] = kNoLogit;  // row 4 sees nothing
+    }
+    std::ranges::copy(x, logits);
+    float max[kRows] = {kNoLogit, 3.0F, 100.0F, kNoLogit, kNoLogit, -200.0F};
+    float sum[kRows] = {0.0F, 2.0F, 4.0F, 0.0F, 0.0F, 1.0F};
+    const std::vector<float> old_max(max, max + kRows);
+    const std::vector<float> old_sum(sum, sum + kRows);
+    float rescale[kRows];
+    kernels_.weigh_tile({.logits = logits,
+                         .stride = kBlock,
+                         .rows = kMicroRows,
+                         .columns = columns,
+                         .max = max,
+                         .sum = sum,
+                         .rescale = rescale,
+                         .weights = weights});
+    for (std::size_t r = 0; r < kRows; ++r) {
+      const float* const row = x.data() + r * kBlock;
+      const float largest = std::max(old_max[r], *std::max_element(row, row + kBlock));
+      EXPECT_EQ(max[r], largest);
+      const double factor = old_max[r] == largest ? 1.0 : std::exp2(static_cast<double>(old_max[r] - largest));
+      EXPECT_NEAR(rescale[r], factor, 2e-7 * factor + 0x1p-125);
+      double total = old_sum[r] * factor;
+      for (std::size_t c = uz(columns.begin); c < uz(columns.end); ++c) {
+        float weight = 0.0F;
+        std::uint16_t half = 0;
+        if (multiplies_bf16()) {
+          std::memcpy(&half, weights + (r * kBlock + c) * kernels_.element, kernels_.element);
+          weight = float_from_bf16(half);
+        } else {
+          std::memcpy(&weight, weights + (r * kBlock + c) * kernels_.element, kernels_.element);
+        }
+        const double exact = row[c] == kNoLogit ? 0.0 : std::exp2(static_cast<double>(row[c] - largest));
+        ASSERT_NEAR(weight, exact, rounding * exact + 0x1p-125) << r << " " << c;
+        total += weight;
+      }
+      EXPECT_NEAR(sum[r], total, 1e-6 * total);
+    }
   }
 }
 

@@ -8,7 +8,8 @@ namespace kvartet {
 
 int TileRows::groups() const { return (rows() + kMicroRows - 1) / kMicroRows; }
 
-void pack_queries(HeadRows<const float> q, const TileRows& tile, float* packed) {
+void pack_queries(HeadRows<const float> q, const TileRows& tile, std::byte* to) {
+  float* packed = reinterpret_cast<float*>(to);
   constexpr std::size_t kRows = kMicroRows;
   const float scale = kLog2E / std::sqrt(static_cast<float>(q.head_dim));
   for (int g = 0; g < tile.groups(); ++g, packed += q.head_dim * kRows) {

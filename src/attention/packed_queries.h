@@ -1,6 +1,8 @@
 // Rows of a tile as the prefill kernels read them (see attention_kernels.h).
 #pragma once
 
+#include <cstddef>
+
 #include "core/matrix.h"
 
 namespace kvartet {
@@ -18,7 +20,7 @@ struct TileRows {
   int head(int row) const { return first_head + row % group; }
 };
 
-// packed[groups][head_dim][kMicroRows] = q * log2(e) / sqrt(head_dim); rows to spare become zeros.
-void pack_queries(HeadRows<const float> q, const TileRows& tile, float* packed);
+// What AttentionKernels::pack_queries is where packed elements are f32.
+void pack_queries(HeadRows<const float> q, const TileRows& tile, std::byte* packed);
 
 }  // namespace kvartet

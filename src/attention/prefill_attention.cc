@@ -44,7 +44,7 @@ struct PrefillAttention::Layout {
   float* prefix_share = nullptr;
   int prefix_rows = 0;  // columns in front of the rows of k
 
-  explicit Layout(const PrefillTask& task) : kernels(attention_kernels()) {
+  Layout(const PrefillTask& task, Precision precision) : kernels(attention_kernels(precision)) {
     group = static_cast<int>(task.q.heads / task.k.heads);
     head_dim = static_cast<int>(task.q.head_dim);
     tile_tokens = std::max(1, kTileRows / group);
@@ -58,10 +58,14 @@ struct PrefillAttention::Layout {
   // Blocks whose weights a tile keeps until its rows' sums are known.
   int kept_blocks(const PrefillTask& task) const { return task.columns == nullptr ? 1 : end_block - first_block; }
 
+  std::size_t padded_rows() const { return AlignedScratch::padded(uz(tile_groups * kMicroRows)); }
+  std::size_t weight_row_bytes() const { return uz(kPrefillBlock) * kernels.element; }
+  std::size_t kept_bytes() const { return padded_rows() * weight_row_bytes(); }  // weights of one block
+
   std::size_t key_offset(int kv_head) const {
-    return uz(kv_head) * (kernels.key_block_floats(head_dim) + kernels.value_block_floats(head_dim));
+    return uz(kv_head) * (kernels.key_block_bytes(head_dim) + kernels.value_block_bytes(head_dim));
   }
-  std::size_t value_offset(int kv_head) const { return key_offset(kv_head) + kernels.key_block_floats(head_dim); }
+  std::size_t value_offset(int kv_head) const { return key_offset(kv_head) + kernels.key_block_bytes(head_dim); }
 };
 
 void PrefillAttention::pack(const PrefillTask& task, const Layout& layout) {
@@ -72,13 +76,13 @@ void PrefillAttention::pack(const PrefillTask& task, const Layout& layout) {
   const int rows = task.first + static_cast<int>(task.q.tokens);
   const int first = std::max(layout.first_block, task.kept / kPrefillBlock);
   if (packed_.size() < uz(layout.end_block)) packed_.resize(uz(layout.end_block));
-  for (int block = first; block < layout.end_block; ++block) packed_[uz(block)].ensure(layout.key_offset(kv_heads));
+  for (int block = first; block < layout.end_block; ++block) packed_[uz(block)].ensure_bytes(layout.key_offset(kv_heads));
   parallel_for(threads_, kv_heads * (layout.end_block - first), [&](int index, int) {
     const int kv_head = index % kv_heads;
     const int block = first + index / kv_heads;
     const std::size_t begin = uz(block * kPrefillBlock);
     const std::size_t end = std::min(begin + uz(kPrefillBlock), uz(rows));
-    float* const packed = packed_[uz(block)].data();
+    std::byte* const packed = packed_[uz(block)].bytes();
     layout.kernels.pack_keys(task.k.head(uz(kv_head)).row_range(begin, end), packed + layout.key_offset(kv_head));
     layout.kernels.pack_values(task.v.head(uz(kv_head)).row_range(begin, end), packed + layout.value_offset(kv_head));
   });
@@ -182,24 +186,31 @@ void PrefillAttention::add_prefix_columns(const PrefillTask& task, const Layout&
 // A tile of query rows of one KV head, walked over the blocks that its rows see.
 class PrefillAttention::Tile {
  public:
-  static std::size_t floats(const PrefillTask& task, const Layout& l) {
-    const std::size_t rows = AlignedScratch::padded(uz(l.tile_groups * kMicroRows));
+  static std::size_t bytes(const PrefillTask& task, const Layout& l) {
     const std::size_t blocks = uz(l.kept_blocks(task));
-    return rows * (uz(l.head_dim) + blocks * (uz(kPrefillBlock) + 1) + l.kernels.acc_stride(l.head_dim) + 3 + 2) +
-           AlignedScratch::padded(2 * uz(l.tile_groups));
+    const std::size_t logits = l.kernels.weights_are_logits() ? 0 : uz(kPrefillBlock);
+    const std::size_t row = sizeof(float) * (logits + blocks + l.kernels.acc_stride(l.head_dim) + 3) + sizeof(ColumnRange);
+    return l.kernels.query_bytes(l.tile_groups, l.head_dim) + l.padded_rows() * row + blocks * l.kept_bytes() +
+           sizeof(float) * AlignedScratch::padded(2 * uz(l.tile_groups));
   }
 
-  Tile(const PrefillTask& task, const Layout& layout, int tile, int kv_head, float* scratch)
+  Tile(const PrefillTask& task, const Layout& layout, int tile, int kv_head, std::byte* scratch)
       : task_(task), layout_(layout), kv_head_(kv_head), stride_(layout.kernels.acc_stride(layout.head_dim)) {
     rows_ = {.first_token = tile * layout.tile_tokens, .group = layout.group, .first_head = kv_head * layout.group};
     rows_.tokens = std::min(layout.tile_tokens, static_cast<int>(task.q.tokens) - rows_.first_token);
     sums_columns_ = task.columns != nullptr && task.first + rows_.first_token + rows_.tokens > task.columns_from;
-    padded_ = AlignedScratch::padded(uz(layout.tile_groups * kMicroRows));
-    const std::size_t padded = padded_;
+    const std::size_t padded = padded_ = layout.padded_rows();
     const std::size_t blocks = uz(layout.kept_blocks(task));
     queries_ = scratch;
-    kept_ = logits_ = queries_ + padded * uz(layout.head_dim);
-    kept_max_ = kept_ + padded * blocks * uz(kPrefillBlock);
+    kept_ = weights_ = queries_ + layout.kernels.query_bytes(layout.tile_groups, layout.head_dim);
+    float* floats = reinterpret_cast<float*>(kept_ + blocks * layout.kept_bytes());
+    if (layout.kernels.weights_are_logits()) {
+      logits_ = reinterpret_cast<float*>(weights_);
+    } else {
+      logits_ = floats;
+      floats += padded * uz(kPrefillBlock);
+    }
+    kept_max_ = floats;
     acc_ = kept_max_ + padded * blocks;
     max_ = acc_ + padded * stride_;
     sum_ = max_ + padded;
@@ -210,11 +221,11 @@ class PrefillAttention::Tile {
   }
 
   void run(std::span<AlignedScratch> blocks) {
-    pack_queries(task_.q, rows_, queries_);
+    layout_.kernels.pack_queries(task_.q, rows_, queries_);
     start_rows();
     const int last = (visible_[rows_.rows() - 1].end - 1) / kPrefillBlock;
     for (int block = visible_[0].begin / kPrefillBlock; block <= last; ++block) {
-      run_block(block, blocks[uz(block)].data(), block < last ? blocks[uz(block + 1)].data() : nullptr);
+      run_block(block, blocks[uz(block)].bytes(), block < last ? blocks[uz(block + 1)].bytes() : nullptr);
     }
     write_rows();
     if (sums_columns_) add_columns(visible_[0].begin / kPrefillBlock, last);
@@ -231,9 +242,12 @@ class PrefillAttention::Tile {
     }
   }
 
-  void run_block(int block, const float* packed, const float* next) {
+  void run_block(int block, const std::byte* packed, const std::byte* next) {
     const int begin = block * kPrefillBlock;
-    if (sums_columns_) logits_ = kept_ + kept_index(block) * padded_ * uz(kPrefillBlock);
+    if (sums_columns_) {
+      weights_ = kept_ + kept_index(block) * layout_.kept_bytes();
+      if (layout_.kernels.weights_are_logits()) logits_ = reinterpret_cast<float*>(weights_);
+    }
     for (int g = 0; g < rows_.groups(); ++g) {
       columns_[g] = {within_block(visible_[g * kMicroRows], begin).begin,
                      within_block(visible_[g * kMicroRows + kMicroRows - 1], begin).end};
@@ -246,6 +260,7 @@ class PrefillAttention::Tile {
                            .next_keys = next == nullptr ? nullptr : next + layout_.key_offset(kv_head_),
                            .columns = columns_,
                            .logits = logits_,
+                           .weights = weights_,
                            .rescale = rescale_,
                            .acc = acc_};
     layout_.kernels.score_tile(tile);
@@ -268,9 +283,9 @@ class PrefillAttention::Tile {
     const int end = seen ? divide_up(columns_[g].end, panel) * panel : kPrefillBlock;
     if (begin == 0 && end == kPrefillBlock) return;
     for (int r = g * kMicroRows; r < (g + 1) * kMicroRows; ++r) {
-      float* const row = logits_ + r * kPrefillBlock;
-      std::fill(row, row + begin, 0.0F);
-      std::fill(row + end, row + kPrefillBlock, 0.0F);
+      std::byte* const row = weights_ + uz(r) * layout_.weight_row_bytes();
+      std::fill(row, row + uz(begin) * layout_.kernels.element, std::byte{0});
+      std::fill(row + uz(end) * layout_.kernels.element, row + layout_.weight_row_bytes(), std::byte{0});
     }
   }
 
@@ -289,7 +304,7 @@ class PrefillAttention::Tile {
       const int begin = block * kPrefillBlock;
       const int columns = std::min(kPrefillBlock, task_.first + static_cast<int>(task_.q.tokens) - begin);
       for (int head = 0; head < rows_.group; ++head) {
-        layout_.kernels.sum_columns({.weights = kept_ + index * padded_ * uz(kPrefillBlock),
+        layout_.kernels.sum_columns({.weights = kept_ + index * layout_.kept_bytes(),
                                      .scale = scale,
                                      .first = head,
                                      .rows = rows_.rows(),
@@ -306,13 +321,14 @@ class PrefillAttention::Tile {
     if (visible_[row].end < block_begin + kPrefillBlock || visible_[row + kMicroRows - 1].begin > block_begin) {
       for (int r = 0; r < kMicroRows; ++r) hide_unseen(visible_[row + r], block_begin, logits + r * kPrefillBlock);
     }
-    layout_.kernels.online_softmax_two({.logits = logits,
-                                        .stride = uz(kPrefillBlock),
-                                        .rows = kMicroRows,
-                                        .columns = columns_[g],
-                                        .max = max_ + row,
-                                        .sum = sum_ + row,
-                                        .rescale = rescale_ + row});
+    layout_.kernels.weigh_tile({.logits = logits,
+                                .stride = uz(kPrefillBlock),
+                                .rows = kMicroRows,
+                                .columns = columns_[g],
+                                .max = max_ + row,
+                                .sum = sum_ + row,
+                                .rescale = rescale_ + row,
+                                .weights = weights_ + uz(row) * layout_.weight_row_bytes()});
   }
 
   static void hide_unseen(ColumnRange visible, int block_begin, float* logits) {
@@ -356,11 +372,12 @@ class PrefillAttention::Tile {
   std::size_t stride_;  // of acc_
   TileRows rows_;
   bool sums_columns_ = false;
-  std::size_t padded_ = 0;     // rows of the tile in scratch
-  float* queries_ = nullptr;   // packed
-  float* logits_ = nullptr;    // of the running block; in kept_ if columns are summed
-  float* kept_ = nullptr;      // [blocks, padded rows, kPrefillBlock]
-  float* kept_max_ = nullptr;  // [blocks, padded rows]: the largest logit after each block
+  std::size_t padded_ = 0;        // rows of the tile in scratch
+  std::byte* queries_ = nullptr;  // packed
+  float* logits_ = nullptr;       // of the running block
+  std::byte* weights_ = nullptr;  // of the running block: in kept_
+  std::byte* kept_ = nullptr;     // [blocks, padded rows, kPrefillBlock] packed elements; a single block if nothing is summed
+  float* kept_max_ = nullptr;     // [blocks, padded rows]: the largest logit after each block
   float* acc_ = nullptr;
   float* max_ = nullptr;  // [rows]
   float* sum_ = nullptr;
@@ -375,15 +392,15 @@ void PrefillAttention::run(const PrefillTask& task) {
   KV_CHECK(uz(task.first) + task.q.tokens <= task.k.tokens && task.k.tokens == task.v.tokens);
   KV_CHECK(task.prefix.empty() || task.prefix.size() == task.k.heads);
   KV_CHECK(task.columns == nullptr || task.columns->heads() == static_cast<int>(task.q.heads));
-  Layout layout(task);
+  Layout layout(task, precision_);
   pack(task, layout);
   if (!task.prefix.empty()) attend_to_prefix(task, &layout);
   const int kv_heads = static_cast<int>(task.k.heads);
-  const std::size_t floats = Tile::floats(task, layout);
-  float* const scratch = tiles_.ensure(uz(threads_) * floats);
+  const std::size_t bytes = Tile::bytes(task, layout);
+  std::byte* const scratch = tiles_.ensure_bytes(uz(threads_) * bytes);
   // The last tiles see the most keys: they go first, so that no thread is left alone with a long one.
   parallel_for(threads_, layout.tiles * kv_heads, [&](int index, int worker) {
-    Tile(task, layout, layout.tiles - 1 - index / kv_heads, index % kv_heads, scratch + uz(worker) * floats).run(packed_);
+    Tile(task, layout, layout.tiles - 1 - index / kv_heads, index % kv_heads, scratch + uz(worker) * bytes).run(packed_);
   });
   if (task.columns != nullptr && layout.prefix_rows > 0) add_prefix_columns(task, layout);
 }

@@ -7,6 +7,7 @@
 #include "attention/aligned_scratch.h"
 #include "attention/column_sums.h"
 #include "attention/decode_attention.h"
+#include "attention/precision.h"
 #include "core/matrix.h"
 #include "core/scores.h"
 #include "quantize/tile_format.h"
@@ -34,7 +35,7 @@ struct PrefillTask {
 // of rows of the run before as `kept`. With kept = 0 (always right) everything is packed anew: 4 % slower at chunks of 512.
 class PrefillAttention {
  public:
-  explicit PrefillAttention(int threads) : threads_(threads), prefix_attention_(threads) {}
+  PrefillAttention(int threads, Precision precision) : threads_(threads), precision_(precision), prefix_attention_(threads) {}
   // The result of a query does not depend on how the prompt was cut into chunks, nor on the thread count.
   void run(const PrefillTask& task);
 
@@ -48,6 +49,7 @@ class PrefillAttention {
   void add_prefix_columns(const PrefillTask& task, const Layout& layout);
 
   int threads_;
+  Precision precision_;
   std::vector<AlignedScratch> packed_;  // per block of rows: all KV heads' packed keys and values
   int packed_first_block_ = 0;
   int packed_rows_ = 0;

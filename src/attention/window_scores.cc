@@ -24,21 +24,21 @@ class BlockScorer {
   BlockScorer(const AttentionKernels& kernels, HeadRows<const float> q, HeadRows<const float> k, LayerScores* scores)
       : kernels_(kernels), q_(q), k_(k), scores_(scores), group_(static_cast<int>(q.heads / k.heads)) {
     rows_ = {.tokens = scores->window_rows, .group = group_};
-    packed_floats_ = AlignedScratch::padded(uz(rows_.groups() * kMicroRows) * q.head_dim);
-    worker_floats_ = kernels.key_block_floats(head_dim()) + uz(rows_.groups() * kMicroRows * kPrefillBlock);
+    packed_bytes_ = kernels.query_bytes(rows_.groups(), head_dim());
+    worker_bytes_ = kernels.key_block_bytes(head_dim()) + uz(rows_.groups() * kMicroRows * kPrefillBlock) * sizeof(float);
   }
 
   void prepare(int threads) {
-    worker_ = workspace_.ensure(k_.heads * packed_floats_ + uz(threads) * worker_floats_) + k_.heads * packed_floats_;
+    worker_ = workspace_.ensure_bytes(k_.heads * packed_bytes_ + uz(threads) * worker_bytes_) + k_.heads * packed_bytes_;
     for (std::size_t kv_head = 0; kv_head < k_.heads; ++kv_head) {
       rows_.first_head = static_cast<int>(kv_head) * group_;
-      pack_queries(q_, rows_, packed(kv_head));
+      kernels_.pack_queries(q_, rows_, packed(kv_head));
     }
   }
 
   void run(int kv_head, int block, int worker) {
-    float* const keys = worker_ + uz(worker) * worker_floats_;
-    float* const logits = keys + kernels_.key_block_floats(head_dim());
+    std::byte* const keys = worker_ + uz(worker) * worker_bytes_;
+    float* const logits = reinterpret_cast<float*>(keys + kernels_.key_block_bytes(head_dim()));
     const std::size_t begin = uz(block * kPrefillBlock);
     const std::size_t count = std::min(uz(kPrefillBlock), k_.tokens - begin);
     kernels_.pack_keys(k_.head(uz(kv_head)).row_range(begin, begin + count), keys);
@@ -56,7 +56,7 @@ class BlockScorer {
 
  private:
   int head_dim() const { return static_cast<int>(q_.head_dim); }
-  float* packed(std::size_t kv_head) { return workspace_.data() + kv_head * packed_floats_; }
+  std::byte* packed(std::size_t kv_head) { return workspace_.bytes() + kv_head * packed_bytes_; }
 
   const AttentionKernels& kernels_;
   HeadRows<const float> q_;
@@ -64,10 +64,10 @@ class BlockScorer {
   LayerScores* scores_;
   int group_;
   TileRows rows_;
-  std::size_t packed_floats_ = 0;
-  std::size_t worker_floats_ = 0;
+  std::size_t packed_bytes_ = 0;
+  std::size_t worker_bytes_ = 0;
   AlignedScratch workspace_;
-  float* worker_ = nullptr;
+  std::byte* worker_ = nullptr;
 };
 
 }  // namespace

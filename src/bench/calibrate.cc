@@ -99,7 +99,7 @@ class ShapeMeter {
     const auto dim = uz(layer_.head_dim);
     const std::vector<float> q = random_rows(uz(kTokens) * heads * dim, 3);
     std::vector<float> out(uz(kChunk) * heads * dim);
-    PrefillAttention attention(threads_);
+    PrefillAttention attention(threads_, Precision::kNative);
     std::vector<double> runs;
     for (int round = 0; round < kRounds; ++round) {
       const double begin = Clock::real().seconds();

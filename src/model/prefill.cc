@@ -67,7 +67,7 @@ struct Prefill::Impl {
   ColumnSums columns;             // of the running layer, if asked for
   PrefillAttention attention;
 
-  Impl(Transformer& t, const Options& o) : transformer(t), options(o), attention(o.threads) {}
+  Impl(Transformer& t, const Options& o) : transformer(t), options(o), attention(o.threads, t.attention_precision()) {}
 
   const LayerShape& shape() const { return transformer.shape().layers[uz(layer)]; }
   int layer_count() const { return transformer.shape().layer_count(); }

@@ -67,6 +67,7 @@ class GgmlTransformer : public Transformer {
   const ModelShape& shape() const override { return config_.shape; }
   std::size_t weight_bytes() const override { return weights_->bytes(); }
   WeightReads weight_reads() const override { return weights_->reads(); }
+  Precision attention_precision() const override { return weights_->are_rounded() ? Precision::kNative : Precision::kExact; }
 
   Status embed(std::span<const std::int32_t> tokens, MatView<float> x) override {
     KV_CHECK(x.rows == tokens.size() && x.cols == static_cast<std::size_t>(config_.shape.hidden));

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 
+#include "attention/precision.h"
 #include "core/matrix.h"
 #include "core/model_shape.h"
 #include "core/status.h"
@@ -49,6 +50,9 @@ class Transformer {
   virtual const ModelShape& shape() const = 0;
   virtual std::size_t weight_bytes() const = 0;  // held, converted copies included
   virtual WeightReads weight_reads() const = 0;
+  // Of a prompt's attention: native beside weights that are rounded themselves, exact beside F32 and F16 (an oracle's) and the
+  // BF16 copy (fidelity compares cache formats that round less than BF16 does).
+  virtual Precision attention_precision() const = 0;
 
   // x: [tokens, hidden]. kBadInput: a token id out of range.
   virtual Status embed(std::span<const std::int32_t> tokens, MatView<float> x) = 0;

@@ -229,6 +229,16 @@ bool Weights::is_converted(const ggml_tensor* matrix) const {
   return is_convertible(matrix->type) && matrix->type != prefill_type_ && matrix->ne[2] == 1;
 }
 
+bool Weights::are_rounded() const {
+  if (options_.bf16_copy) return false;
+  for (const LayerTensors& layer : stored_) {
+    for (std::size_t m = 0; m < kMatrixParts; ++m) {
+      if (is_convertible(layer[m]->type)) return true;
+    }
+  }
+  return false;
+}
+
 Status Weights::prepare_conversion() {
   bool any = false;
   for (const LayerTensors& layer : stored_) {

@@ -67,6 +67,9 @@ class Weights {
   // Does a product with converted weights round activations to F16, which ends at 65504?
   bool converted_has_small_range() const { return converts() && prefill_type_ == GGML_TYPE_F16; }
 
+  // Does a layer hold weights of 16 bits or fewer other than F16, as the file has them (not in a copy made for exactness)?
+  bool are_rounded() const;
+
   const ggml_tensor* output() const { return output_; }
   const ggml_tensor* output_norm() const { return output_norm_; }
   const ggml_tensor* rope_factors() const { return rope_factors_; }  // nullptr: none
