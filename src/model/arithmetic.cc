@@ -7,6 +7,7 @@
 #include <ggml.h>
 
 #include "model/ggml_runtime.h"
+#include "model/packed_product.h"
 #include "model/weights_conversion.h"
 #include "simd/targets.h"
 
@@ -14,7 +15,7 @@ namespace kvartet {
 namespace {
 
 // Raised by whoever changes what a prefill computes: order of operations, chunks, conversions.
-constexpr int kRevision = 1;
+constexpr int kRevision = 2;
 
 struct Feature {
   const char* name;
@@ -47,7 +48,8 @@ std::string prefill_arithmetic() {
   for (const Feature& feature : kFeatures) {
     if (feature.present() != 0) text += fmt::format(" {}", feature.name);
   }
-  return text + fmt::format(", kernels {}, weights {}", simd_targets().front().name, ggml_type_name(fastest_prefill_type()));
+  return text + fmt::format(", kernels {}, weights {}{}", simd_targets().front().name, packed_kernels() ? "packed " : "",
+                            ggml_type_name(fastest_prefill_type()));
 }
 
 }  // namespace kvartet
