@@ -7,6 +7,7 @@
 #include <ggml.h>
 
 #include "model/ggml_runtime.h"
+#include "model/packed_product.h"
 #include "model/weights_conversion.h"
 #include "simd/targets.h"
 
@@ -47,7 +48,8 @@ std::string prefill_arithmetic() {
   for (const Feature& feature : kFeatures) {
     if (feature.present() != 0) text += fmt::format(" {}", feature.name);
   }
-  return text + fmt::format(", kernels {}, weights {}", simd_targets().front().name, ggml_type_name(fastest_prefill_type()));
+  return text + fmt::format(", kernels {}, weights {}{}", simd_targets().front().name, packed_kernels() ? "packed " : "",
+                            ggml_type_name(fastest_prefill_type()));
 }
 
 }  // namespace kvartet

@@ -90,6 +90,7 @@ std::size_t LayerGraphs::width(Slot slot) const {
   switch (slot) {
     case Slot::kX: return static_cast<std::size_t>(config_.shape.hidden);
     case Slot::kQuery:
+    case Slot::kQueryPre:
     case Slot::kAttention: return static_cast<std::size_t>(layer.heads) * static_cast<std::size_t>(layer.head_dim);
     case Slot::kKey:
     case Slot::kValue:
@@ -174,6 +175,7 @@ void LayerGraphs::build(Graph& graph, const LayerTensors& layer) const {
   const std::size_t bytes = ggml_tensor_overhead() * nodes + ggml_graph_overhead_custom(nodes, false);
   graph.context.reset(ggml_init({.mem_size = bytes, .mem_buffer = nullptr, .no_alloc = true}));
   graph.nodes = ggml_new_graph_custom(graph.context.get(), nodes, false);
+  graph.linear.emplace(graph.context.get(), graph.signature.rows, config_.rms_epsilon);
   switch (graph.signature.kind) {
     case Kind::kPre:
     case Kind::kPreKeepingKeys: return build_pre(graph, layer);
@@ -188,14 +190,12 @@ void LayerGraphs::build_pre(Graph& graph, const LayerTensors& layer) const {
   ggml_tensor* positions =
       ggml_new_tensor_1d(graph.context.get(), GGML_TYPE_I32, static_cast<std::int64_t>(graph.signature.rows));
   place(positions, Slot::kPositions);
-  ggml_tensor* x = norm(graph, input(graph, Slot::kX), leaf(graph, layer, Part::kAttentionNorm));
-  ggml_tensor* q = linear(graph, layer, Part::kQuery, Part::kQueryBias, x);
-  ggml_tensor* k = linear(graph, layer, Part::kKey, Part::kKeyBias, x);
-  ggml_tensor* v = linear(graph, layer, Part::kValue, Part::kValueBias, x);
+  LinearInput x{.x = input(graph, Slot::kX), .norm = leaf(graph, layer, Part::kAttentionNorm)};
+  auto [q, k, v] = project(graph, layer, x);
   q = optional_norm(graph, layer, Part::kQueryNorm, by_head(graph, q, shape.heads));
   k = optional_norm(graph, layer, Part::kKeyNorm, by_head(graph, k, shape.kv_heads));
-  if (graph.signature.kind == Kind::kPreKeepingKeys) place(base_of(k), Slot::kKeyPre);
-  place(v, Slot::kValue);
+  const bool lies_there = base_of(k)->buffer != nullptr;
+  if (graph.signature.kind == Kind::kPreKeepingKeys && !lies_there) place(base_of(k), Slot::kKeyPre);
   q = rope(graph, q, positions);
   k = rope(graph, k, positions);
   if (config_.query_scale != 1) q = ggml_scale(graph.context.get(), q, config_.query_scale);
@@ -204,29 +204,62 @@ void LayerGraphs::build_pre(Graph& graph, const LayerTensors& layer) const {
   for (ggml_tensor* result : {q, k, v}) ggml_build_forward_expand(graph.nodes, result);
 }
 
+// Where one node makes all three, in the order of their slots, keys before RoPE and values are where they belong.
+std::array<ggml_tensor*, 3> LayerGraphs::project(Graph& graph, const LayerTensors& layer, LinearInput& x) const {
+  const LinearFactor factors[3] = {with_bias(graph, layer, Part::kQuery, Part::kQueryBias),
+                                   with_bias(graph, layer, Part::kKey, Part::kKeyBias),
+                                   with_bias(graph, layer, Part::kValue, Part::kValueBias)};
+  std::size_t places[3];
+  for (std::size_t i = 0; i < 3; ++i) {
+    const Slot slot = std::array{Slot::kQueryPre, Slot::kKeyPre, Slot::kValue}[i];
+    places[i] = static_cast<std::size_t>(slot_data(slot) - slot_data(Slot::kQueryPre));
+  }
+  const LinearNodes::Products made = graph.linear->multiply(factors, x, places);
+  if (made.whole != nullptr) {
+    place(made.whole, Slot::kQueryPre);
+  } else {
+    place(made.results[2], Slot::kValue);
+  }
+  return {made.results[0], made.results[1], made.results[2]};
+}
+
 void LayerGraphs::build_post(Graph& graph, const LayerTensors& layer) const {
   ggml_context* c = graph.context.get();
-  ggml_tensor* attention = linear(graph, layer, Part::kOutput, Part::kOutputBias, input(graph, Slot::kAttention));
-  attention = optional_norm(graph, layer, Part::kAttentionPostNorm, attention);
-  ggml_tensor* x = ggml_add(c, attention, input(graph, Slot::kX));
-  ggml_tensor* ffn = feed_forward(graph, layer, norm(graph, x, leaf(graph, layer, Part::kFfnNorm)));
-  ggml_tensor* result = ggml_add(c, optional_norm(graph, layer, Part::kFfnPostNorm, ffn), x);
-  place(result, Slot::kX);  // over the input, which the first addition was the last to read
+  LinearInput attention{.x = input(graph, Slot::kAttention)};
+  const LinearFactor output = with_bias(graph, layer, Part::kOutput, Part::kOutputBias);
+  ggml_tensor* x = input(graph, Slot::kX);
+  if (part_of(layer, Part::kAttentionPostNorm) == nullptr) {
+    x = graph.linear->multiply(output, attention, x);
+  } else {
+    x = ggml_add(c, optional_norm(graph, layer, Part::kAttentionPostNorm, graph.linear->multiply(output, attention)), x);
+  }
+  ggml_tensor* result = feed_forward(graph, layer, x);
+  place(base_of(result), Slot::kX);  // over the input, which the first addition was the last to read
   ggml_build_forward_expand(graph.nodes, result);
 }
 
 void LayerGraphs::build_projection(Graph& graph, const LayerTensors& layer) const {
-  ggml_tensor* result = ggml_mul_mat(graph.context.get(), leaf(graph, layer, Part::kOutput), input(graph, Slot::kAttention));
-  place(result, Slot::kX);
+  LinearInput attention{.x = input(graph, Slot::kAttention)};
+  ggml_tensor* result = graph.linear->multiply(factor(graph, layer, Part::kOutput), attention);
+  place(base_of(result), Slot::kX);
   ggml_build_forward_expand(graph.nodes, result);
 }
 
 ggml_tensor* LayerGraphs::feed_forward(Graph& graph, const LayerTensors& layer, ggml_tensor* x) const {
-  if (config_.experts.has_value()) return experts(graph, layer, x);
   ggml_context* c = graph.context.get();
-  ggml_tensor* up = ggml_mul_mat(c, leaf(graph, layer, Part::kUp), x);
-  ggml_tensor* gate = ggml_mul_mat(c, leaf(graph, layer, Part::kGate), x);
-  return ggml_mul_mat(c, leaf(graph, layer, Part::kDown), gated(graph, gate, up));
+  ggml_tensor* weight = leaf(graph, layer, Part::kFfnNorm);
+  if (config_.experts.has_value()) {
+    ggml_tensor* ffn = experts(graph, layer, norm(graph, x, weight));
+    return ggml_add(c, optional_norm(graph, layer, Part::kFfnPostNorm, ffn), x);
+  }
+  LinearInput input{.x = x, .norm = weight};
+  const bool is_gelu = config_.architecture->activation == Activation::kGelu;
+  const LinearNodes::FeedForward matrices = {.gate = factor(graph, layer, Part::kGate),
+                                             .up = factor(graph, layer, Part::kUp),
+                                             .down = factor(graph, layer, Part::kDown),
+                                             .function = is_gelu ? GatedBy::kGelu : GatedBy::kSilu};
+  if (part_of(layer, Part::kFfnPostNorm) == nullptr) return graph.linear->feed_forward(matrices, input, x);
+  return ggml_add(c, optional_norm(graph, layer, Part::kFfnPostNorm, graph.linear->feed_forward(matrices, input, nullptr)), x);
 }
 
 // The router's best experts per token, their outputs weighted by its softmax over all, scaled to sum to 1.
@@ -263,9 +296,9 @@ ggml_tensor* LayerGraphs::gated(Graph& graph, ggml_tensor* gate, ggml_tensor* up
 
 void LayerGraphs::build_logits(Graph& graph) const {
   ggml_context* c = graph.context.get();
-  ggml_tensor* x = norm(graph, input(graph, Slot::kX), stand_in(c, weights_.output_norm()));
-  ggml_tensor* result = ggml_mul_mat(c, stand_in(c, weights_.output()), x);
-  place(result, Slot::kLogits);
+  LinearInput x{.x = input(graph, Slot::kX), .norm = stand_in(c, weights_.output_norm())};
+  ggml_tensor* result = graph.linear->multiply({.weight = stand_in(c, weights_.output()), .outputs = width(Slot::kLogits)}, x);
+  place(base_of(result), Slot::kLogits);
   ggml_build_forward_expand(graph.nodes, result);
 }
 
@@ -297,9 +330,14 @@ ggml_tensor* LayerGraphs::leaf(Graph& graph, const LayerTensors& layer, Part par
   return tensor;
 }
 
-ggml_tensor* LayerGraphs::linear(Graph& graph, const LayerTensors& layer, Part matrix, Part bias, ggml_tensor* x) const {
-  ggml_tensor* product = ggml_mul_mat(graph.context.get(), leaf(graph, layer, matrix), x);
-  return part_of(layer, bias) == nullptr ? product : ggml_add(graph.context.get(), product, leaf(graph, layer, bias));
+LinearFactor LayerGraphs::factor(Graph& graph, const LayerTensors& layer, Part matrix) const {
+  return {.weight = leaf(graph, layer, matrix), .outputs = Weights::outputs(config_, matrix)};
+}
+
+LinearFactor LayerGraphs::with_bias(Graph& graph, const LayerTensors& layer, Part matrix, Part bias) const {
+  LinearFactor made = factor(graph, layer, matrix);
+  if (part_of(layer, bias) != nullptr) made.bias = leaf(graph, layer, bias);
+  return made;
 }
 
 ggml_tensor* LayerGraphs::input(Graph& graph, Slot slot) const {

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <list>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -19,6 +20,7 @@
 
 #include "core/matrix.h"
 #include "core/status.h"
+#include "model/linear_nodes.h"
 #include "model/model_config.h"
 #include "model/weights.h"
 
@@ -56,8 +58,9 @@ class LayerGraphs {
   enum class Kind : std::uint8_t { kPre, kPreKeepingKeys, kPost, kProjection, kLogits };
   // Which of the model's RoPE settings a layer turns by.
   enum class Rope : std::uint8_t { kCommon, kWindow };
-  enum class Slot : std::uint8_t { kX, kQuery, kKey, kValue, kKeyPre, kAttention, kPositions, kLogits };
-  static constexpr std::size_t kSlots = 8;
+  // The three of the projections lie one after another, since one node may make them all.
+  enum class Slot : std::uint8_t { kX, kQuery, kKey, kQueryPre, kKeyPre, kValue, kAttention, kPositions, kLogits };
+  static constexpr std::size_t kSlots = 9;
   struct Signature {
     Kind kind = Kind::kPre;
     Rope rope = Rope::kCommon;  // of the two kinds of pre
@@ -68,6 +71,7 @@ class LayerGraphs {
   struct Graph {
     Signature signature;
     ggml_context_ptr context;
+    std::optional<LinearNodes> linear;
     ggml_cgraph* nodes = nullptr;
     ggml_cplan plan{};
     std::array<ggml_tensor*, kParts> leaves{};  // stand for the layer's tensors; nullptr: not in this graph
@@ -81,6 +85,9 @@ class LayerGraphs {
   void build_post(Graph& graph, const LayerTensors& layer) const;
   void build_projection(Graph& graph, const LayerTensors& layer) const;
   void build_logits(Graph& graph) const;
+  // Query, key and value of `x`.
+  std::array<ggml_tensor*, 3> project(Graph& graph, const LayerTensors& layer, LinearInput& x) const;
+  // The feed-forward part of a layer's second half, of `x` and with `x` added.
   ggml_tensor* feed_forward(Graph& graph, const LayerTensors& layer, ggml_tensor* x) const;
   ggml_tensor* experts(Graph& graph, const LayerTensors& layer, ggml_tensor* x) const;
   ggml_tensor* gated(Graph& graph, ggml_tensor* gate, ggml_tensor* up) const;
@@ -90,7 +97,8 @@ class LayerGraphs {
   ggml_tensor* by_head(Graph& graph, ggml_tensor* x, int heads) const;
   ggml_tensor* rope(Graph& graph, ggml_tensor* x, ggml_tensor* positions) const;
   ggml_tensor* leaf(Graph& graph, const LayerTensors& layer, Part part) const;
-  ggml_tensor* linear(Graph& graph, const LayerTensors& layer, Part matrix, Part bias, ggml_tensor* x) const;
+  LinearFactor factor(Graph& graph, const LayerTensors& layer, Part matrix) const;
+  LinearFactor with_bias(Graph& graph, const LayerTensors& layer, Part matrix, Part bias) const;
   ggml_tensor* input(Graph& graph, Slot slot) const;
   void place(ggml_tensor* tensor, Slot slot) const;
 

@@ -14,9 +14,12 @@
 
 #include "core/rng.h"
 #include "model/gguf_file.h"
+#include "model/packed_product.h"
 #include "model/peer_llama.h"
+#include "model/stored_product.h"
 #include "model/test_models.h"
 #include "model/weights_conversion.h"
+#include "simd/targets.h"
 
 namespace kvartet {
 namespace {
@@ -159,6 +162,9 @@ Divergence divergence(const std::vector<float>& reference, const std::vector<flo
   return d;
 }
 
+// Products of our own round sums elsewhere than ggml's: on this target there are none.
+ScopedSimdTarget products_of_ggml() { return ScopedSimdTarget(simd_targets().back()); }
+
 struct OracleCase {
   const char* name;
   TinyModelOptions options;
@@ -168,6 +174,7 @@ void PrintTo(const OracleCase& c, std::ostream* out) { *out << c.name; }
 class TinyOracle : public testing::TestWithParam<OracleCase> {};
 
 TEST_P(TinyOracle, LogitsEqualLibllamaBitForBit) {
+  const ScopedSimdTarget scope = products_of_ggml();
   const std::string path = tiny_model_file(GetParam().options);
   const auto model = load(path);
   ASSERT_NE(model, nullptr);
@@ -214,11 +221,41 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(RealModel, LogitsEqualLibllamaBitForBit) {
   const std::string path = real_model_file();
   if (path.empty()) GTEST_SKIP() << "no SmolLM2 file: set KVARTET_MODEL";
+  const ScopedSimdTarget scope = products_of_ggml();
   const auto model = load(path);
   ASSERT_NE(model, nullptr);
   const auto tokens = random_tokens(64, model->shape().vocab);
   const std::vector<float> expected = oracle_logits(path, tokens);
   EXPECT_EQ(largest_difference(layerwise_logits(*model, tokens, Linear::kStored), expected), 0);
+}
+
+// Of every type there are kernels for: as far from exact arithmetic as ggml's products are, and nearly the same logits.
+TEST(TinyModels, ProductsOfOurOwnAreAsGoodAsGgmls) {
+  for (const char* architecture : {"llama", "qwen2", "qwen3", "gemma3"}) {
+    for (const TinyWeights weights : {TinyWeights::kQ4_0, TinyWeights::kQ4_1, TinyWeights::kQ8_0}) {
+      SCOPED_TRACE(std::string(architecture) + " " + std::to_string(static_cast<int>(weights)));
+      const std::string path = tiny_model_file(
+          {.architecture = architecture, .hidden = 96, .ffn = 160, .heads = 6, .kv_heads = 2, .weights = weights});
+      const auto tokens = random_tokens(33, 259);
+      const auto logits_of = [&](const LoadOptions& options) {
+        const auto model = load(path, options);
+        return layerwise_logits(*model, tokens, Linear::kStored);
+      };
+      const std::vector<float> exact = logits_of({.threads = kThreads, .bf16_copy = true});
+      std::vector<float> ggmls;
+      {
+        const ScopedSimdTarget scope = products_of_ggml();
+        ggmls = logits_of({.threads = kThreads});
+      }
+      for (const SimdTarget& target : simd_targets()) {
+        const ScopedSimdTarget scope(target);
+        const std::vector<float> ours = logits_of({.threads = kThreads});
+        EXPECT_LT(divergence(ggmls, ours, 259).kl_mean, 2e-3) << target.name;
+        EXPECT_LT(divergence(exact, ours, 259).kl_mean, 1.3 * divergence(exact, ggmls, 259).kl_mean + 1e-4) << target.name;
+        EXPECT_EQ(largest_difference(ours, ggmls) > 0, stored_kernels() != nullptr) << target.name;
+      }
+    }
+  }
 }
 
 // ggml-notes 2: converted layers are nearer to exact arithmetic than the stored Q4_1 products are.
@@ -259,7 +296,10 @@ TEST(Transformer, ConvertedQuantizedLayersStayClose) {
     const auto converted = layerwise_logits(*model, tokens, Linear::kConverted);
     const Divergence d = divergence(stored, converted, static_cast<std::size_t>(model->shape().vocab));
     EXPECT_LT(d.kl_mean, 1e-2);
-    EXPECT_GT(largest_difference(stored, converted), 0);  // it did convert
+    // It did convert; but where BF16 is multiplied natively, a BF16 file's sums differ only in their order, which the next
+    // input's rounding hides.
+    const bool hidden = weights == TinyWeights::kBf16 && packed_kernels() != nullptr;
+    EXPECT_TRUE(hidden || largest_difference(stored, converted) > 0);
   }
 }
 

@@ -6,6 +6,7 @@
 #include <ggml-cpu.h>
 
 #include "core/bytes_text.h"
+#include "model/linear_nodes.h"
 #include "model/memory_limit.h"
 
 namespace kvartet {
@@ -69,7 +70,11 @@ Result<std::unique_ptr<Weights>> Weights::load(std::shared_ptr<const GgufFile> f
 }
 
 Weights::Weights(std::shared_ptr<const GgufFile> file, const ModelConfig& config, const LoadOptions& options)
-    : file_(std::move(file)), config_(config), options_(options), prefill_type_(fastest_prefill_type()) {}
+    : file_(std::move(file)),
+      config_(config),
+      options_(options),
+      prefill_type_(fastest_prefill_type()),
+      packs_(packed_kernels() != nullptr) {}
 
 std::size_t Weights::bytes() const { return file_->file_bytes() + scratch_.bytes() + copy_.bytes(); }
 
@@ -202,21 +207,28 @@ Status Weights::refuse_unknown_tensors() const {
 }
 
 Status Weights::check_memory(std::uint64_t allowed) const {
-  std::uint64_t copies = 0;  // elements that get a second form: of the whole model, or of one layer
+  std::uint64_t copy_bytes = 0;  // of matrices that get a second form: of the whole model, or of one layer
   for (int l = 0; l < (options_.bf16_copy ? config_.shape.layer_count() : 1); ++l) {
     for (std::size_t m = 0; m < kMatrixParts; ++m) {
       const ggml_tensor* matrix = stored_[static_cast<std::size_t>(l)][m];
-      if (options_.bf16_copy || matrix->ne[2] == 1) copies += static_cast<std::uint64_t>(ggml_nelements(matrix));
+      if (options_.bf16_copy || matrix->ne[2] == 1) copy_bytes += copied_bytes(*matrix);
     }
   }
-  if (options_.bf16_copy) copies += static_cast<std::uint64_t>(ggml_nelements(output_));
-  const std::uint64_t copy_bytes = copies * ggml_type_size(options_.bf16_copy ? GGML_TYPE_BF16 : prefill_type_);
+  if (options_.bf16_copy) copy_bytes += copied_bytes(*output_);
   const std::uint64_t needed = file_->file_bytes() + copy_bytes + kScratchAllowance;
   if (needed <= allowed) return {};
   return exhausted(fmt::format(
       "'{}' needs about {} of memory (weights {}, converted weights {}), but only {} is free: choose a smaller model "
       "or close other programs",
       file_->path(), bytes_text(needed), bytes_text(file_->file_bytes()), bytes_text(copy_bytes), bytes_text(allowed)));
+}
+
+std::uint64_t Weights::copied_bytes(const ggml_tensor& matrix) const {
+  if (packs(matrix))
+    return panel_count(static_cast<std::size_t>(matrix.ne[1])) * kPanelOutputs * static_cast<std::size_t>(matrix.ne[0]) *
+           sizeof(std::uint16_t);
+  return static_cast<std::uint64_t>(ggml_nelements(&matrix)) *
+         ggml_type_size(options_.bf16_copy ? GGML_TYPE_BF16 : prefill_type_);
 }
 
 const LayerTensors& Weights::layer(int index, Linear linear) const {
@@ -226,7 +238,7 @@ const LayerTensors& Weights::layer(int index, Linear linear) const {
 }
 
 bool Weights::is_converted(const ggml_tensor* matrix) const {
-  return is_convertible(matrix->type) && matrix->type != prefill_type_ && matrix->ne[2] == 1;
+  return is_convertible(matrix->type) && (matrix->type != prefill_type_ || packs(*matrix)) && matrix->ne[2] == 1;
 }
 
 bool Weights::are_rounded() const {
@@ -249,7 +261,9 @@ Status Weights::prepare_conversion() {
   for (std::size_t m = 0; m < kMatrixParts; ++m) {
     const TensorShape shape = shape_of(config_, static_cast<Part>(m));
     if (shape.depth > 1) continue;
-    scratch_matrices_[m] = ggml_new_tensor_2d(scratch_.context.get(), prefill_type_, shape.columns, shape.rows);
+    const bool packed = packs(*stored_[0][m]);
+    scratch_matrices_[m] = packed ? new_packed_matrix(scratch_.context.get(), shape.columns, shape.rows)
+                                  : ggml_new_tensor_2d(scratch_.context.get(), prefill_type_, shape.columns, shape.rows);
   }
   return scratch_.allocate();
 }
@@ -260,7 +274,12 @@ void Weights::convert_layer(int index) {
   for (std::size_t m = 0; m < kMatrixParts; ++m) {
     const ggml_tensor& stored = *converted_[m];
     if (!is_converted(&stored)) continue;
-    if (convert_matrix(stored, *scratch_matrices_[m], options_.threads)) converted_[m] = scratch_matrices_[m];
+    if (packs(stored)) {
+      pack_matrix(stored, *scratch_matrices_[m], options_.threads);
+      converted_[m] = scratch_matrices_[m];
+    } else if (convert_matrix(stored, *scratch_matrices_[m], options_.threads)) {
+      converted_[m] = scratch_matrices_[m];
+    }
   }
   converted_layer_ = index;
 }

@@ -60,6 +60,9 @@ class Weights {
   // Bytes of the file's tensors plus the copies that were made of them.
   std::size_t bytes() const;
   WeightReads reads() const;
+  static std::size_t outputs(const ModelConfig& config, Part matrix) {
+    return static_cast<std::size_t>(shape_of(config, matrix).rows);
+  }
 
   const LayerTensors& layer(int index, Linear linear) const;
   // Converts the matrices of `index` unless they are the ones converted last.
@@ -93,6 +96,8 @@ class Weights {
   Status find_layer(int index);
   Status refuse_unknown_tensors() const;
   Status check_memory(std::uint64_t allowed) const;
+  std::uint64_t copied_bytes(const ggml_tensor& matrix) const;  // of its second form
+  bool packs(const ggml_tensor& matrix) const { return packs_ && !options_.bf16_copy && can_pack(matrix); }
   Status prepare_conversion();
   Status make_bf16_copy();
   bool is_converted(const ggml_tensor* matrix) const;  // for prefill
@@ -102,6 +107,7 @@ class Weights {
   ModelConfig config_;
   LoadOptions options_;
   ggml_type prefill_type_;
+  bool packs_;  // converted matrices are packed for our own products
 
   OwnedTensors map_;  // in the file's pages
   std::set<std::string, std::less<>> known_;

@@ -11,6 +11,7 @@
 
 #include "core/bytes_text.h"
 #include "core/parallel_for.h"
+#include "model/linear_nodes.h"
 
 namespace kvartet {
 namespace {
@@ -93,6 +94,26 @@ bool convert_matrix(const ggml_tensor& from, ggml_tensor& to, int threads) {
     }
   });
   return fits;
+}
+
+bool can_pack(const ggml_tensor& matrix) { return matrix.ne[0] % static_cast<std::int64_t>(kStoredBlock) == 0; }
+
+ggml_tensor* new_packed_matrix(ggml_context* context, std::int64_t inputs, std::int64_t outputs) {
+  return ggml_new_tensor_3d(context, kPackedType, kPanelOutputs, inputs / 2,
+                            static_cast<std::int64_t>(panel_count(static_cast<std::size_t>(outputs))));
+}
+
+void pack_matrix(const ggml_tensor& from, ggml_tensor& to, int threads) {
+  KV_CHECK(to.type == kPackedType && from.ne[0] == 2 * to.ne[1] && ggml_is_contiguous(&from));
+  const auto inputs = static_cast<std::size_t>(from.ne[0]);
+  const auto outputs = static_cast<std::size_t>(from.ne[1]);
+  parallel_for(threads, static_cast<int>(to.ne[2]), [&](int panel, int) {
+    const std::size_t first = static_cast<std::size_t>(panel) * kPanelOutputs;
+    const std::size_t count = std::min(kPanelOutputs, outputs - first);
+    std::vector<float> rows(count * inputs);
+    for (std::size_t r = 0; r < count; ++r) read_row(from, static_cast<std::int64_t>(first + r), rows.data() + r * inputs);
+    packed_kernels()->pack(rows.data(), inputs, count, static_cast<std::uint32_t*>(to.data) + first * (inputs / 2));
+  });
 }
 
 }  // namespace kvartet

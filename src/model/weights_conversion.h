@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include <ggml-cpp.h>
 #include <ggml.h>
@@ -33,6 +34,11 @@ bool is_convertible(ggml_type type);
 // Converts matrix `from`, or a stack of them, to the type of `to`, of the same shape. False: a value does not fit that type (F16
 // ends at 65504).
 bool convert_matrix(const ggml_tensor& from, ggml_tensor& to, int threads);
+
+// Matrices for products of our own (model/packed_product.h), where this CPU has them: any shape whose inputs fill whole blocks.
+bool can_pack(const ggml_tensor& matrix);
+ggml_tensor* new_packed_matrix(ggml_context* context, std::int64_t inputs, std::int64_t outputs);
+void pack_matrix(const ggml_tensor& from, ggml_tensor& to, int threads);
 
 // Row `row` of a matrix as f32 [columns].
 void read_row(const ggml_tensor& matrix, std::int64_t row, float* values);
