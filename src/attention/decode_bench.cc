@@ -33,7 +33,7 @@ struct Shape {
   int rows;  // a multiple of kBlockRows
   int heads() const { return layers * kv_heads; }
 };
-constexpr Shape kShapes[] = {{"tiny", 1, 2, 3, 64, 2048}, {"small", 6, 3, 3, 64, 7168}, {"smollm2", 30, 3, 3, 64, 7168},
+constexpr Shape kShapes[] = {{"smollm2", 30, 3, 3, 64, 7168},
                              {"llama-3.2-1b", 16, 8, 4, 64, 32768},
                              {"head_dim_128", 4, 8, 4, 128, 32768}};  // four layers of Llama-3.1-8B
 
@@ -184,6 +184,7 @@ void decode(benchmark::State& state, const Shape& shape, bool portable_too) {
   }
   for (std::size_t i = 0; i < caches.size(); ++i) {
     state.counters["ms_" + caches[i].name()] = median(seconds[i]) * 1e3;
+    state.counters["best_" + caches[i].name()] = *std::min_element(seconds[i].begin(), seconds[i].end()) * 1e3;
     if (i > 0) state.counters["x_" + caches[i].name()] = median(ratios[i]);
   }
   state.counters["read"] = median(reads) * 1e-9;

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "core/float16.h"
+#include "quantize/f16_kernels.h"
 #include "quantize/row_check.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -284,6 +285,10 @@ Result<TileFormat> make_f16_format(const FormatRequest&, Side side, int head_dim
   format.kernels.decode = decode<std::uint16_t>;
   format.kernels.score = SIMD_CHOOSE(score_f16);
   format.kernels.accumulate = SIMD_CHOOSE(accumulate_f16);
+  if (const F16Kernels wide = f16_kernels_avx512(head_dim); wide.score != nullptr) {
+    format.kernels.score = wide.score;
+    format.kernels.accumulate = wide.accumulate;
+  }
   return format;
 }
 

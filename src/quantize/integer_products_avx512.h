@@ -36,7 +36,7 @@ KVARTET_VNNI_INLINE std::uintptr_t bytes_ahead(const void* tile, const void* nex
   return next == nullptr ? 0 : reinterpret_cast<std::uintptr_t>(next) - reinterpret_cast<std::uintptr_t>(tile);
 }
 KVARTET_VNNI_INLINE void prefetch_ahead(const void* p, std::uintptr_t ahead) {
-  _mm_prefetch(reinterpret_cast<const char*>(reinterpret_cast<std::uintptr_t>(p) + ahead), _MM_HINT_T0);
+  _mm_prefetch(reinterpret_cast<const char*>(reinterpret_cast<std::uintptr_t>(p) + ahead), _MM_HINT_T1);
 }
 
 KVARTET_VNNI_INLINE __m512 load_f16(const std::uint16_t* p) {

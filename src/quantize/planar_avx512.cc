@@ -23,12 +23,10 @@ struct PlanarLevels {
   __m512i table;
 
   explicit KVARTET_VNNI_INLINE PlanarLevels(const CodeLevels& levels) {
-    alignas(64) std::uint8_t entries[64];
-    for (std::size_t i = 0; i < 64; ++i) {
-      const std::size_t code = i % (1U << kBits);
-      entries[i] = levels.kind == LevelKind::kCode ? static_cast<std::uint8_t>(code) : levels.bytes[code % 16];
-    }
-    table = _mm512_load_si512(entries);
+    alignas(64) static constexpr DigitPlaces kCounting = counting();
+    const __m512i codes = _mm512_and_si512(_mm512_load_si512(kCounting.of), _mm512_set1_epi8((1 << kBits) - 1));
+    const __m512i bytes = _mm512_castsi128_si512(_mm_loadu_si128(reinterpret_cast<const __m128i*>(levels.bytes)));
+    table = levels.kind == LevelKind::kCode ? codes : _mm512_permutexvar_epi8(codes, bytes);
   }
 
   template <int kQuad, int kVector>
@@ -37,6 +35,11 @@ struct PlanarLevels {
   }
 
  private:
+  static constexpr DigitPlaces counting() {
+    DigitPlaces places{};
+    for (int i = 0; i < 64; ++i) places.of[i] = static_cast<std::uint8_t>(i);
+    return places;
+  }
   static KVARTET_VNNI_INLINE __m512i load(const std::uint32_t* word, int i) {
     return _mm512_loadu_si512(word + static_cast<std::size_t>(i) * kPlanarLanes);
   }
