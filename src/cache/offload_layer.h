@@ -124,8 +124,17 @@ class OffloadLayer {
   int units_per_fetch() const { return kv_heads() * units_per_head() / fetches(); }
   int units_per_head() const { return options_->share == Share::kGroup ? 1 : shape_.group(); }
   Result<std::vector<Unit>> empty_units(Arena& fast, int slots) const;
-  void choose(const Step& step, int unit, OffloadScratch::Worker& worker);
-  void score(MatView<const float> queries, int kv_head, std::size_t first, OffloadScratch::Worker& worker) const;
+  // The queries that choose for a unit: how many, and which.
+  std::size_t queries_asking() const;
+  MatView<const float> asking(const Step& step, int unit, OffloadScratch::Worker& worker) const;
+  struct Part {
+    int index = 0;
+    int count = 1;
+  };
+  void score(const Step& step, int unit, Part part, OffloadScratch::Worker& worker, OffloadScratch::Worker& into) const;
+  void choose(int unit, OffloadScratch::Worker& worker, OffloadScratch::Worker& from);
+  bool scores_at_once() const;  // no logits between
+  void make_room(OffloadScratch::Worker* scores) const;
   void compare(Unit& unit, OffloadScratch::Worker& worker);
   Status begin_fetch(const Step& step, int index, bool may_lend, std::optional<FetchTicket>* ticket);
   Status stage(const Step& step, int unit, OffloadScratch::Worker& worker);
