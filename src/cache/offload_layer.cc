@@ -1,6 +1,7 @@
 #include "cache/offload_layer.h"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cmath>
 #include <mutex>
@@ -187,19 +188,34 @@ void OffloadLayer::choose_rows(const Step& step, std::span<Status> staged) {
   fetches.status.assign(count, {});
   fetches.layer = layer_;
   if (scratch.workers.size() < uz(step.threads)) scratch.workers.resize(uz(step.threads));
+  // Where units cannot be dealt out evenly, several workers score the landmarks of each.
+  const int units = static_cast<int>(units_.size());
+  const int parts = units % step.threads == 0 || sealed_->indexes_query_heads() ? 1 : step.threads;
+  if (parts > 1) {  // scores are then a unit's and not a worker's
+    if (scratch.workers.size() < uz(units)) scratch.workers.resize(uz(units));
+    for (int u = 0; u < units; ++u) make_room(&scratch.workers[uz(u)]);
+  }
+  std::vector<std::atomic<int>> scoring(uz(units));
+  for (std::atomic<int>& left : scoring) left = parts;
   // A fetch's rows are on their way while units of others still choose; the store takes one call at a time.
   std::mutex store;
   std::vector<int> choosing(count, units_per_fetch());
-  parallel_for(step.threads, static_cast<int>(units_.size()), [&](int u, int worker) {
-    choose(step, u, scratch.workers[uz(worker)]);
-    compare(units_[uz(u)], scratch.workers[uz(worker)]);
+  parallel_for(step.threads, units * parts, [&](int i, int w) {
+    const int u = i / parts;
+    OffloadScratch::Worker& worker = scratch.workers[uz(w)];
+    OffloadScratch::Worker& scores = scratch.workers[uz(parts > 1 ? u : w)];
+    if (parts == 1) make_room(&scores);
+    score(step, u, {i % parts, parts}, worker, scores);
+    if (scoring[uz(u)].fetch_sub(1) != 1) return;
+    choose(u, worker, scores);
+    compare(units_[uz(u)], worker);
     const int fetch = u / units_per_fetch();
     {
       const std::lock_guard lock(store);
       if (--choosing[uz(fetch)] == 0)
         fetches.status[uz(fetch)] = begin_fetch(step, fetch, !staged.empty(), &fetches.tickets[uz(fetch)]);
     }
-    if (!staged.empty() && fetches.status[uz(fetch)].ok()) staged[uz(u)] = stage(step, u, scratch.workers[uz(worker)]);
+    if (!staged.empty() && fetches.status[uz(fetch)].ok()) staged[uz(u)] = stage(step, u, worker);
   });
 }
 
@@ -232,63 +248,78 @@ Status OffloadLayer::select(const Step& step, std::span<const HeadView> kept) {
   return {};
 }
 
-void OffloadLayer::choose(const Step& step, int unit_index, OffloadScratch::Worker& worker) {
-  const int head = unit_index / units_per_head();
-  const auto landmarks = uz(candidates());
-  const std::size_t queries = options_->share == Share::kGroup ? uz(shape_.group()) : 1;
-  const std::size_t first = options_->share == Share::kGroup ? uz(head * shape_.group()) : uz(unit_index);
-  MatView<const float> q = step.queries.row_range(first, first + queries);
-  // The mean of the logits is the logit of the mean query: one scan instead of one per head. Boxes are not linear.
+std::size_t OffloadLayer::queries_asking() const {
   const bool linear = options_->index.kind == IndexKind::kMean || options_->index.kind == IndexKind::kResidual;
-  if (options_->aggregate == Aggregate::kMeanQuery && linear && queries > 1) {
-    worker.queries.assign(q.cols, 0.0F);
-    for (std::size_t h = 0; h < queries; ++h)
-      for (std::size_t i = 0; i < q.cols; ++i) worker.queries[i] += q.row(h)[i] / static_cast<float>(queries);
-    q = {worker.queries.data(), 1, q.cols};
+  const bool mean = options_->aggregate == Aggregate::kMeanQuery && linear;
+  return mean || options_->share != Share::kGroup ? 1 : uz(shape_.group());
+}
+
+MatView<const float> OffloadLayer::asking(const Step& step, int unit, OffloadScratch::Worker& worker) const {
+  if (options_->share != Share::kGroup) return step.queries.row_range(uz(unit), uz(unit) + 1);
+  const MatView<const float> q = step.queries.row_range(uz(unit * shape_.group()), uz((unit + 1) * shape_.group()));
+  if (queries_asking() == q.rows) return q;
+  // The mean of the logits is the logit of the mean query: one scan instead of one per head. Boxes are not linear.
+  worker.queries.assign(q.cols, 0.0F);
+  for (std::size_t h = 0; h < q.rows; ++h)
+    for (std::size_t i = 0; i < q.cols; ++i) worker.queries[i] += q.row(h)[i] / static_cast<float>(q.rows);
+  return {worker.queries.data(), 1, q.cols};
+}
+
+bool OffloadLayer::scores_at_once() const {
+  const std::size_t queries = queries_asking();
+  return !sealed_->indexes_query_heads() && (options_->aggregate == Aggregate::kMaxLogit || queries == 1) &&
+         sealed_->index(0).finds_largest(queries);
+}
+
+void OffloadLayer::make_room(OffloadScratch::Worker* scores) const {
+  const auto landmarks = uz(candidates());
+  scores->scores.resize(landmarks);
+  if (!scores_at_once()) scores->logits.resize(queries_asking() * landmarks);
+}
+
+// A part of a unit's landmarks: their scores, or the logits that these need first. Generated rows stand behind those of the
+// prompt, and go with its last part.
+void OffloadLayer::score(const Step& step, int unit, Part part, OffloadScratch::Worker& worker,
+                         OffloadScratch::Worker& into) const {
+  const MatView<const float> q = asking(step, unit, worker);
+  const float scale = 1.0F / std::sqrt(static_cast<float>(shape_.head_dim));
+  const auto landmarks = uz(candidates());
+  if (sealed_->indexes_query_heads()) {
+    const int head = options_->share == Share::kGroup ? unit * shape_.group() : unit;
+    for (std::size_t h = 0; h < q.rows; ++h)
+      sealed_->projected(head + static_cast<int>(h)).score(q.row(h), scale, {into.logits.data() + h * landmarks, landmarks});
+    return;
   }
-  worker.scores.resize(landmarks);
-  score(q, head, first, worker);
-  worker.top.select(worker.scores, sealed_->segments().selected, &worker.chunks);
+  const auto score_rows = [&](const LandmarkIndex& index, std::size_t first, std::size_t count, std::size_t place) {
+    if (scores_at_once()) {
+      index.score_largest(q, scale, {into.scores.data() + place, count}, &worker.lut, first);
+    } else {
+      index.score(q, scale, {into.logits.data() + place, q.rows, count, landmarks}, &worker.lut, first);
+    }
+  };
+  const auto head = uz(unit / units_per_head());
+  const auto of_prompt = uz(sealed_->candidates());
+  const std::size_t step_rows = of_prompt / uz(part.count) / LandmarkIndex::kPart * LandmarkIndex::kPart;
+  const std::size_t first = uz(part.index) * step_rows;
+  const bool is_last = part.index + 1 == part.count;
+  score_rows(sealed_->index(static_cast<int>(head)), first, is_last ? of_prompt - first : step_rows, first);
+  if (is_last && generated_ != nullptr) score_rows((*generated_)[head], 0, landmarks - of_prompt, of_prompt);
+}
+
+void OffloadLayer::choose(int unit_index, OffloadScratch::Worker& worker, OffloadScratch::Worker& from) {
+  if (!scores_at_once()) {
+    aggregate_scores(options_->aggregate, {from.logits.data(), queries_asking(), from.scores.size()}, from.scores);
+  }
+  worker.top.select(from.scores, sealed_->segments().selected, &worker.chunks);
 
   Unit& unit = units_[uz(unit_index)];
+  const int head = unit_index / units_per_head();
   const int chunk = options_->index.chunk;
   unit.chosen.clear();
   for (const std::int32_t candidate : worker.chunks) {
     const int first_token = first_position(head, candidate);
     append_range(first_token, first_token + chunk, &unit.chosen);
   }
-}
-
-// worker.scores of all landmarks of a KV head, generated rows behind those of the prompt; `first` is the first query's head.
-void OffloadLayer::score(MatView<const float> queries, int kv_head, std::size_t first, OffloadScratch::Worker& worker) const {
-  const float scale = 1.0F / std::sqrt(static_cast<float>(shape_.head_dim));
-  const std::size_t landmarks = worker.scores.size();
-  if (!sealed_->indexes_query_heads()) {
-    const LandmarkIndex& index = sealed_->index(kv_head);
-    const LandmarkIndex* const later = generated_ != nullptr ? &(*generated_)[uz(kv_head)] : nullptr;
-    const std::size_t before = uz(index.landmarks());
-    const bool largest = options_->aggregate == Aggregate::kMaxLogit || queries.rows == 1;
-    if (largest && index.finds_largest(queries.rows)) {
-      const std::span<float> scores = worker.scores;
-      index.score_largest(queries, scale, scores.first(before), &worker.lut);
-      if (later != nullptr) later->score_largest(queries, scale, scores.subspan(before), &worker.lut);
-      return;
-    }
-  }
-  worker.logits.resize(queries.rows * landmarks);
-  const MatView<float> logits(worker.logits.data(), queries.rows, landmarks);
-  if (sealed_->indexes_query_heads()) {
-    for (std::size_t h = 0; h < queries.rows; ++h)
-      sealed_->projected(static_cast<int>(first + h)).score(queries.row(h), scale, logits.row_span(h));
-  } else {
-    const auto before = uz(sealed_->candidates());
-    sealed_->index(kv_head).score(queries, scale, {logits.data, logits.rows, before, logits.stride}, &worker.lut);
-    if (generated_ != nullptr) {
-      const MatView<float> later(logits.data + before, logits.rows, landmarks - before, logits.stride);
-      (*generated_)[uz(kv_head)].score(queries, scale, later, &worker.lut);
-    }
-  }
-  aggregate_scores(options_->aggregate, logits, worker.scores);
 }
 
 // Rows that are staged already stay in their slots; the others go where rows leave.

@@ -137,8 +137,17 @@ class OffloadLayer {
   int units_per_fetch() const { return kv_heads() * units_per_head() / fetches(); }
   int units_per_head() const { return options_->share == Share::kGroup ? 1 : shape_.group(); }
   Result<std::vector<Unit>> empty_units(Arena& fast, int slots) const;
-  void choose(const Step& step, int unit, OffloadScratch::Worker& worker);
-  void score(MatView<const float> queries, int kv_head, std::size_t first, OffloadScratch::Worker& worker) const;
+  // The queries that choose for a unit: how many, and which.
+  std::size_t queries_asking() const;
+  MatView<const float> asking(const Step& step, int unit, OffloadScratch::Worker& worker) const;
+  struct Part {
+    int index = 0;
+    int count = 1;
+  };
+  void score(const Step& step, int unit, Part part, OffloadScratch::Worker& worker, OffloadScratch::Worker& into) const;
+  void choose(int unit, OffloadScratch::Worker& worker, OffloadScratch::Worker& from);
+  bool scores_at_once() const;  // no logits between
+  void make_room(OffloadScratch::Worker* scores) const;
   int candidates() const { return sealed_->candidates() + far_generated_ / options_->index.chunk; }
   int first_position(int kv_head, int candidate) const;
   void compare(Unit& unit, OffloadScratch::Worker& worker);

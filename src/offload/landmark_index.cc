@@ -258,16 +258,17 @@ void LandmarkIndex::write_scan_blocks(MatView<const float> means, std::size_t fi
   }
 }
 
-void LandmarkIndex::score_scan(MatView<const float> queries, MatView<float> logits, std::vector<float>* scratch) const {
-  score_scan_blocks(*codec_.grid(), rows_.data(), uz(landmarks_), turned(codec_, queries, scratch), logits);
+const std::byte* LandmarkIndex::scan_block(std::size_t first) const {
+  return rows_.data() + first / kScanLandmarks * scan_block_bytes(uz(codec_.dim()));
 }
 
 bool LandmarkIndex::finds_largest(std::size_t queries) const { return scans() && queries >= 1 && queries <= kMostScanQueries; }
 
-void LandmarkIndex::score_largest(MatView<const float> queries, float scale, std::span<float> scores,
-                                  std::vector<float>* scratch) const {
-  KV_CHECK(finds_largest(queries.rows) && queries.cols == uz(codec_.dim()) && scores.size() == uz(landmarks_));
-  largest_scan_scores(*codec_.grid(), rows_.data(), uz(landmarks_), turned(codec_, queries, scratch), scale, scores);
+void LandmarkIndex::score_largest(MatView<const float> queries, float scale, std::span<float> scores, std::vector<float>* scratch,
+                                  std::size_t first) const {
+  KV_CHECK(finds_largest(queries.rows) && queries.cols == uz(codec_.dim()));
+  KV_CHECK(first % kPart == 0 && first + scores.size() <= uz(landmarks_));
+  largest_scan_scores(*codec_.grid(), scan_block(first), scores.size(), turned(codec_, queries, scratch), scale, scores);
 }
 
 void LandmarkIndex::decode(int landmark, float* out) const {
@@ -292,12 +293,12 @@ void LandmarkIndex::decode(int landmark, float* out) const {
   for (std::size_t j = 0; j < dim; ++j) out[j] += mean[j];
 }
 
-void LandmarkIndex::score_rows(MatView<const float> queries, float factor, MatView<float> logits,
-                               std::vector<float>* scratch) const {
+void LandmarkIndex::score_rows(MatView<const float> queries, float factor, MatView<float> logits, std::vector<float>* scratch,
+                               std::size_t first) const {
   const auto dot = SIMD_CHOOSE(dot_row);
   scratch->resize(queries.cols);
-  for (int i = 0; i < landmarks_; ++i) {
-    codec_.decode(row(i), scratch->data());
+  for (std::size_t i = 0; i < logits.cols; ++i) {
+    codec_.decode(row(static_cast<int>(first + i)), scratch->data());
     for (std::size_t h = 0; h < queries.rows; ++h) logits.row(h)[i] = factor * dot(queries.row(h), scratch->data(), queries.cols);
   }
 }
@@ -311,37 +312,40 @@ void LandmarkIndex::score_codes(const RowCodec& codec, const std::byte* blocks, 
   }
 }
 
-void LandmarkIndex::score_boxes(MatView<const float> queries, float factor, MatView<float> logits,
-                                std::vector<float>* scratch) const {
+void LandmarkIndex::score_boxes(MatView<const float> queries, float factor, MatView<float> logits, std::vector<float>* scratch,
+                                std::size_t first) const {
   const auto box = SIMD_CHOOSE(box_row);
   const std::size_t dim = queries.cols;
   scratch->resize(2 * dim);
-  for (int i = 0; i < landmarks_; ++i) {
-    decode(i, scratch->data());
+  for (std::size_t i = 0; i < logits.cols; ++i) {
+    decode(static_cast<int>(first + i), scratch->data());
     for (std::size_t h = 0; h < queries.rows; ++h)
       logits.row(h)[i] = factor * box(queries.row(h), scratch->data(), scratch->data() + dim, dim);
   }
 }
 
-void LandmarkIndex::score(MatView<const float> queries, float scale, MatView<float> logits, std::vector<float>* scratch) const {
-  KV_CHECK(queries.cols == uz(codec_.dim()) && logits.rows == queries.rows && logits.cols == uz(landmarks_));
+void LandmarkIndex::score(MatView<const float> queries, float scale, MatView<float> logits, std::vector<float>* scratch,
+                          std::size_t first) const {
+  KV_CHECK(queries.cols == uz(codec_.dim()) && logits.rows == queries.rows);
+  KV_CHECK(first % kPart == 0 && first + logits.cols <= uz(landmarks_));
   if (coded()) {
-    score_codes(codec_, rows_.data() + offset_, uz(landmarks_), queries, scale, logits, scratch);
+    const std::byte* const block = rows_.data() + offset_ + first / kCodeBlockRows * code_block_bytes(subs_of(codec_));
+    score_codes(codec_, block, logits.cols, queries, scale, logits, scratch);
   } else if (is_box(options_.kind)) {
-    score_boxes(queries, scale, logits, scratch);
+    score_boxes(queries, scale, logits, scratch, first);
   } else if (scans()) {
-    score_scan(queries, logits, scratch);
+    score_scan_blocks(*codec_.grid(), scan_block(first), logits.cols, turned(codec_, queries, scratch), logits);
     for (std::size_t h = 0; h < queries.rows; ++h)
       for (float& logit : logits.row_span(h)) logit *= scale;
   } else {
-    score_rows(queries, scale, logits, scratch);
+    score_rows(queries, scale, logits, scratch, first);
   }
   if (options_.kind != IndexKind::kResidual) return;
   const std::size_t metas = metas_of(options_, landmarks_);
   std::vector<float> meta_logits(queries.rows * metas);
   score_codes(meta_codec_.front(), rows_.data(), metas, queries, scale, {meta_logits.data(), queries.rows, metas}, scratch);
   for (std::size_t h = 0; h < queries.rows; ++h)
-    for (std::size_t i = 0; i < uz(landmarks_); ++i) logits.row(h)[i] += meta_logits[h * metas + i / uz(options_.meta)];
+    for (std::size_t i = 0; i < logits.cols; ++i) logits.row(h)[i] += meta_logits[h * metas + (first + i) / uz(options_.meta)];
 }
 
 }  // namespace kvartet

@@ -64,11 +64,15 @@ class LandmarkIndex {
   ByteAccount bytes() const { return {bytes_of(options_, codec_.dim(), landmarks_).live, rows_.size()}; }
   const Buffer& buffer() const { return rows_; }
 
-  // logits[h, j] = scale * <query h, landmark j>; queries: [n, dim]. `scratch` grows as needed.
-  void score(MatView<const float> queries, float scale, MatView<float> logits, std::vector<float>* scratch) const;
+  // logits[h, j] = scale * <query h, landmark first + j>; queries: [n, dim]. `scratch` grows as needed. A part of the landmarks
+  // begins at a multiple of kPart and has the bits that all of them together have.
+  static constexpr std::size_t kPart = 64;
+  void score(MatView<const float> queries, float scale, MatView<float> logits, std::vector<float>* scratch,
+             std::size_t first = 0) const;
   // scores[j] = the largest of these logits over all queries, to the bit, without writing logits down. Only where
   // finds_largest(queries.rows).
-  void score_largest(MatView<const float> queries, float scale, std::span<float> scores, std::vector<float>* scratch) const;
+  void score_largest(MatView<const float> queries, float scale, std::span<float> scores, std::vector<float>* scratch,
+                     std::size_t first = 0) const;
   bool finds_largest(std::size_t queries) const;
   // The obvious way: a landmark as it was stored, decoded. Bounds and digests: [lower, upper], 2 * dim.
   void decode(int landmark, float* out) const;
@@ -83,7 +87,8 @@ class LandmarkIndex {
   void write_boxes(MatView<const float> keys, std::size_t first);
   bool scans() const { return options_.kind == IndexKind::kMean && codec_.format() == RowFormat::kHiggs2x16; }
   void write_scan_blocks(MatView<const float> means, std::size_t first);
-  void score_scan(MatView<const float> queries, MatView<float> logits, std::vector<float>* scratch) const;
+  // The block in which a landmark is the first.
+  const std::byte* scan_block(std::size_t first) const;
   const std::byte* row(int landmark) const { return rows_.data() + offset_ + static_cast<std::size_t>(landmark) * stride_; }
   // Landmarks of one-byte codes, but for boxes, lie in the blocks of quantize/table_scan.h.
   bool coded() const {
@@ -91,8 +96,10 @@ class LandmarkIndex {
   }
   void score_codes(const RowCodec& codec, const std::byte* blocks, std::size_t count, MatView<const float> queries, float factor,
                    MatView<float> logits, std::vector<float>* scratch) const;
-  void score_rows(MatView<const float> queries, float factor, MatView<float> logits, std::vector<float>* scratch) const;
-  void score_boxes(MatView<const float> queries, float factor, MatView<float> logits, std::vector<float>* scratch) const;
+  void score_rows(MatView<const float> queries, float factor, MatView<float> logits, std::vector<float>* scratch,
+                  std::size_t first) const;
+  void score_boxes(MatView<const float> queries, float factor, MatView<float> logits, std::vector<float>* scratch,
+                   std::size_t first) const;
 
   IndexOptions options_;
   RowCodec codec_;                    // of a landmark; residual: of the residuals

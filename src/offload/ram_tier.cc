@@ -29,10 +29,12 @@ Status RamTier::make_room(const LayerRowShape& shape, Head& head, int new_rows) 
     KV_ASSIGN(Buffer copy, slow_->allocate(chunk_bytes));
     std::memcpy(copy.data(), head.chunks[filling]->data(), shape.row_bytes * static_cast<std::size_t>(head.rows % kChunkRows));
     head.chunks[filling] = std::make_shared<Buffer>(std::move(copy));
+    head.starts[filling] = head.chunks[filling]->data();
   }
   while (head.chunks.size() * kChunkRows < static_cast<std::size_t>(head.rows + new_rows)) {
     KV_ASSIGN(Buffer chunk, slow_->allocate(chunk_bytes));
     head.chunks.push_back(std::make_shared<Buffer>(std::move(chunk)));
+    head.starts.push_back(head.chunks.back()->data());
   }
   return {};
 }
@@ -47,6 +49,7 @@ Status RamTier::append(int layer, std::span<const std::span<const std::byte>> ro
   if (!status.ok()) {
     for (Head& head : target.heads) {
       head.chunks.resize(static_cast<std::size_t>((head.rows + kChunkRows - 1) / kChunkRows));
+      head.starts.resize(head.chunks.size());
     }
     return status;
   }
@@ -70,7 +73,7 @@ Result<std::unique_ptr<PendingReads>> RamTier::begin_read(int layer, std::span<c
   const std::size_t row_bytes = source.shape.row_bytes;
   const auto address = [&](const RowRead& read) {
     const Head& head = source.heads[static_cast<std::size_t>(read.kv_head)];
-    return head.chunks[static_cast<std::size_t>(read.row / kChunkRows)]->data() +
+    return head.starts[static_cast<std::size_t>(read.row / kChunkRows)] +
            static_cast<std::size_t>(read.row % kChunkRows) * row_bytes;
   };
   // Chosen rows lie far apart: the loads of the next rows must be under way while one is copied.
@@ -92,8 +95,8 @@ bool RamTier::lend(int layer, int kv_head, std::span<const std::int32_t> rows, c
   const std::size_t row_bytes = layers_[static_cast<std::size_t>(layer)].shape.row_bytes;
   const Head& from = head(layer, kv_head);
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    where[i] = from.chunks[static_cast<std::size_t>(rows[i] / kChunkRows)]->data() +
-               static_cast<std::size_t>(rows[i] % kChunkRows) * row_bytes;
+    where[i] =
+        from.starts[static_cast<std::size_t>(rows[i] / kChunkRows)] + static_cast<std::size_t>(rows[i] % kChunkRows) * row_bytes;
   }
   traffic_.reads += rows.size();
   traffic_.bytes_read += rows.size() * row_bytes;

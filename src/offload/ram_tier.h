@@ -31,6 +31,7 @@ class RamTier : public RowTier {
  private:
   struct Head {
     std::vector<std::shared_ptr<Buffer>> chunks;
+    std::vector<const std::byte*> starts;  // of the chunks: side by side, for reads of single rows
     int rows = 0;
   };
   struct Layer {

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 
 #include "core/check.h"
+#include "offload/select_kernels.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "offload/select_top.cc"
@@ -94,10 +96,19 @@ void keep_larger(const float* x, std::size_t stride, std::size_t rows, const flo
   }
 }
 
-// Indices of the scores that are not below `threshold`, ascending; `found` has room for all. A NaN is below nothing, so it
-// counts: there are always enough, and what is broken shows in the output. 64 scores at a time: whether one vector holds any is
-// as good as random, and would be guessed wrong that often.
-std::size_t not_below(const float* HWY_RESTRICT scores, std::size_t count, float threshold, std::int32_t* HWY_RESTRICT found) {
+// The key of a score.
+HWY_INLINE std::int32_t key_of(float score) {
+  const float even = score + 0.0F;
+  std::int32_t bits = 0;
+  std::memcpy(&bits, &even, sizeof(bits));
+  return bits ^ ((bits >> 31) & 0x7fffffff);
+}
+
+// Indices and keys of the scores that are not below `threshold`, ascending by index; room for all and a few more. A NaN is below
+// nothing, so it counts: there are always enough, and what is broken shows in the output. 64 scores at a time: whether one
+// vector holds any is as good as random, and would be guessed wrong that often.
+std::size_t not_below(const float* HWY_RESTRICT scores, std::size_t count, float threshold, std::int32_t* HWY_RESTRICT found,
+                      std::int32_t* HWY_RESTRICT keys) {
   const hn::CappedTag<float, 16> d;
   constexpr std::size_t kTogether = 64;
   const auto limit = hn::Set(d, threshold);
@@ -110,12 +121,16 @@ std::size_t not_below(const float* HWY_RESTRICT scores, std::size_t count, float
       hn::StoreMaskBits(d, hn::Not(hn::Lt(hn::LoadU(d, scores + i + j), limit)), lanes);
       bits |= (std::uint64_t{lanes[0]} | std::uint64_t{lanes[1]} << 8) << j;
     }
-    for (; bits != 0; bits &= bits - 1) {
-      found[at++] = static_cast<std::int32_t>(i) + static_cast<std::int32_t>(hwy::Num0BitsBelowLS1Bit_Nonzero64(bits));
+    for (; bits != 0; bits &= bits - 1, ++at) {
+      const std::size_t here = i + hwy::Num0BitsBelowLS1Bit_Nonzero64(bits);
+      found[at] = static_cast<std::int32_t>(here);
+      keys[at] = key_of(scores[here]);
     }
   }
   for (; i < count; ++i) {
-    if (!(scores[i] < threshold)) found[at++] = static_cast<std::int32_t>(i);
+    if (scores[i] < threshold) continue;
+    found[at] = static_cast<std::int32_t>(i);
+    keys[at++] = key_of(scores[i]);
   }
   return at;
 }
@@ -175,7 +190,11 @@ HWY_EXPORT(kth_largest);
 
 namespace {
 
-// Scores as whole numbers in their order, 0 and -0 alike.
+SelectKernels select_kernels() {
+  const SelectKernels wide = select_kernels_avx512();
+  return wide.not_below != nullptr ? wide : SelectKernels{SIMD_CHOOSE(not_below), SIMD_CHOOSE(max_and_sum)};
+}
+
 std::int32_t key_of_score(float score) {
   const auto bits = std::bit_cast<std::int32_t>(score + 0.0F);
   return bits ^ ((bits >> 31) & 0x7fffffff);
@@ -184,14 +203,17 @@ float score_of_key(std::int32_t key) { return std::bit_cast<float>(key ^ ((key >
 
 // A score that probably somewhat more than k scores reach, from a sample of every `step`-th.
 float guessed_threshold(std::span<const float> scores, std::size_t k, std::size_t step, std::vector<std::int32_t>* sample) {
-  sample->clear();
-  for (std::size_t i = 0; i < scores.size(); i += step)
-    if (!std::isnan(scores[i])) sample->push_back(key_of_score(scores[i]));
+  sample->resize(scores.size() / step + 1);
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < scores.size(); i += step) {
+    (*sample)[count] = key_of_score(scores[i]);
+    count += std::isnan(scores[i]) ? 0 : 1;
+  }
   const double expected = static_cast<double>(k) / static_cast<double>(step);
   const auto rank = static_cast<std::size_t>(expected + 3 * std::sqrt(expected) + 4);
-  if (rank >= sample->size()) return -INFINITY;
+  if (rank >= count) return -INFINITY;
   std::size_t reach = 0;
-  return score_of_key(SIMD_CHOOSE(kth_largest)(sample->data(), sample->size(), rank + 1, &reach));
+  return score_of_key(SIMD_CHOOSE(kth_largest)(sample->data(), count, rank + 1, &reach));
 }
 
 // Of the rows that tie at `key`, the last `count`.
@@ -218,7 +240,7 @@ void aggregate_scores(Aggregate aggregate, MatView<const float> logits, std::spa
   const auto offset_of = [&](std::size_t h) {
     float max = 0;
     float sum = 1;
-    SIMD_CHOOSE(max_and_sum)(logits.row(h), count, &max, &sum);
+    select_kernels().max_and_sum(logits.row(h), count, &max, &sum);
     return max + std::log(sum);
   };
   constexpr std::size_t kTogether = 4;
@@ -250,12 +272,11 @@ void TopSelector::select(std::span<const float> scores, int k, std::vector<std::
   constexpr std::size_t kStep = 16;
   float threshold = -INFINITY;
   if (scores.size() >= 64 * kStep) threshold = guessed_threshold(scores, wanted, kStep, &sample_);
-  found_.resize(std::max(found_.size(), scores.size()));
-  const auto find = SIMD_CHOOSE(not_below);
-  std::size_t count = find(scores.data(), scores.size(), threshold, found_.data());
-  if (count < wanted) count = find(scores.data(), scores.size(), -INFINITY, found_.data());  // guessed too high
-  keys_.resize(count);
-  for (std::size_t i = 0; i < count; ++i) keys_[i] = key_of_score(scores[static_cast<std::size_t>(found_[i])]);
+  found_.resize(std::max(found_.size(), scores.size() + kFoundSlack));
+  keys_.resize(found_.size());
+  const auto find = select_kernels().not_below;
+  std::size_t count = find(scores.data(), scores.size(), threshold, found_.data(), keys_.data());
+  if (count < wanted) count = find(scores.data(), scores.size(), -INFINITY, found_.data(), keys_.data());  // guessed too high
   std::size_t reach = 0;
   const std::int32_t least = SIMD_CHOOSE(kth_largest)(keys_.data(), count, wanted, &reach);
   chosen->resize(count);

@@ -12,7 +12,8 @@ KVARTET_BEGIN_VNNI
 namespace kvartet {
 namespace {
 
-constexpr std::size_t kRows = 32;  // landmarks of a block
+constexpr std::size_t kRows = 32;     // landmarks of a block
+constexpr std::size_t kAhead = 9216;  // bytes: the machine does not prefetch across the end of a page by itself
 
 // The tables of four pairs of channels, 64 bytes, as shuffles want them: those of the first and the third pair for the low codes
 // of both halves, those of the second and the fourth for the high codes.
@@ -50,7 +51,9 @@ inline void sum_blocks(const std::byte* block, std::size_t block_bytes, std::siz
     __m512i low[kBlocks];
     __m512i high[kBlocks];
     for (int b = 0; b < kBlocks; ++b) {
-      const __m512i both = _mm512_loadu_si512(block + static_cast<std::size_t>(b) * block_bytes + 64 * i);
+      const std::byte* const codes = block + static_cast<std::size_t>(b) * block_bytes + 64 * i;
+      _mm_prefetch(reinterpret_cast<const char*>(codes) + kAhead, _MM_HINT_T1);
+      const __m512i both = _mm512_loadu_si512(codes);
       low[b] = _mm512_and_si512(both, nibble);
       high[b] = _mm512_and_si512(_mm512_srli_epi16(both, 4), nibble);
     }

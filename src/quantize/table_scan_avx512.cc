@@ -13,7 +13,9 @@ namespace {
 
 constexpr std::size_t kPlane = kTablePoints;  // bytes
 constexpr std::size_t kQueryBytes = kGroupTables * 2 * kPlane;
-constexpr std::size_t kRows = 64;  // of a block
+constexpr std::size_t kRows = 64;              // of a block
+constexpr std::size_t kTogether = 16 * kRows;  // landmarks that a query walks over before the next one does
+constexpr std::size_t kBlocksAhead = 8;        // the machine does not prefetch across the end of a page by itself
 
 // Two vectors of 32 numbers of 16 bits each become 64 bytes in order.
 inline __m512i bytes_of_words(__m512i first, __m512i second) {
@@ -89,7 +91,7 @@ inline void write_half(const TableWalk& walk, __m512i sums, std::size_t half, st
 
 // One query's logits of kBlocks blocks. Sums of the lower bytes are kept for all bytes with their carries and for the odd ones;
 // of the upper bytes' sums only the lower eight bits matter, for the whole sum fits 16.
-template <int kBlocks>
+template <int kBlocks, bool kFirstQuery>
 inline void scan_blocks(const TableWalk& walk, const std::uint8_t* planes, std::size_t tables, std::size_t first, __m512 step,
                         __m512 offset, float* logits) {
   const std::byte* const codes = walk.codes + first / kRows * walk.block_bytes;
@@ -101,7 +103,9 @@ inline void scan_blocks(const TableWalk& walk, const std::uint8_t* planes, std::
     __m512i table[8];
     for (std::size_t i = 0; i < 8; ++i) table[i] = _mm512_load_si512(planes + 64 * i);
     for (int b = 0; b < kBlocks; ++b) {
-      const __m512i code = _mm512_loadu_si512(codes + static_cast<std::size_t>(b) * walk.block_bytes + s * kRows);
+      const std::byte* const here = codes + static_cast<std::size_t>(b) * walk.block_bytes + s * kRows;
+      if (kFirstQuery) _mm_prefetch(reinterpret_cast<const char*>(here) + walk.block_bytes * kBlocksAhead, _MM_HINT_T1);
+      const __m512i code = _mm512_loadu_si512(here);
       const __mmask64 upper = _mm512_movepi8_mask(code);
       const __m512i low = _mm512_mask_blend_epi8(upper, _mm512_permutex2var_epi8(table[0], code, table[1]),
                                                  _mm512_permutex2var_epi8(table[2], code, table[3]));
@@ -122,9 +126,9 @@ inline void scan_blocks(const TableWalk& walk, const std::uint8_t* planes, std::
   }
 }
 
-// A query's tables are 8 KiB and stay in the nearest cache while it walks over some blocks; then the next query does.
+// A query's tables are 8 KiB and stay in the nearest cache while it walks over some blocks; then the next query does. The first
+// one fetches them.
 void walk_blocks(const TableWalk& walk, const ScanTableGroup& group) {
-  constexpr std::size_t kTogether = 1024;
   for (std::size_t begin = 0; begin < walk.count; begin += kTogether) {
     const std::size_t end = walk.count - begin < kTogether ? walk.count : begin + kTogether;
     for (std::size_t h = 0; h < group.queries; ++h) {
@@ -133,8 +137,14 @@ void walk_blocks(const TableWalk& walk, const ScanTableGroup& group) {
       const __m512 offset = _mm512_set1_ps(group.offset[h]);
       float* const logits = walk.logits + h * walk.stride;
       std::size_t i = begin;
-      for (; i + 4 * kRows <= end; i += 4 * kRows) scan_blocks<4>(walk, planes, group.tables, i, step, offset, logits);
-      for (; i < end; i += kRows) scan_blocks<1>(walk, planes, group.tables, i, step, offset, logits);
+      for (; i + 4 * kRows <= end; i += 4 * kRows) {
+        if (h == 0) {
+          scan_blocks<4, true>(walk, planes, group.tables, i, step, offset, logits);
+        } else {
+          scan_blocks<4, false>(walk, planes, group.tables, i, step, offset, logits);
+        }
+      }
+      for (; i < end; i += kRows) scan_blocks<1, false>(walk, planes, group.tables, i, step, offset, logits);
     }
   }
 }
