@@ -288,7 +288,7 @@ std::vector<CostTerm> CostModel::step_terms_with_error(const SpecFacts& facts, i
   total.add(&terms, "attention", attention.value, attention.error,
             fmt::format("{:.0f} of {} {} as {} ({})", rows, depth, row_word(depth), facts.formats_text(), attention.source));
   terms.back().bound = bound_of(row_numbers * (facts.key_bits + facts.value_bits) / 8, row_flops, attention.value);
-  if (facts.spec.drops_after_steps()) {
+  if (facts.spec.drops_after_steps() && rows < depth) {  // until rows leave the sums are nearly free
     if (const std::optional<Figure> depart = per_row(rate::kDepart, facts)) {
       total.add(
           &terms, "choose rows", depart->value * rows, depart->error,

@@ -220,6 +220,8 @@ TEST(CostModel, AMethodByWhichRowsLeaveAfterStepsIsChargedForIt) {
   const std::vector<CostTerm> terms = costs.step_terms(facts_of("cam:target=256"), 4096, 4096);
   EXPECT_NEAR(term_of(terms, "choose rows").value, 40e-9 * 256 * 90, 1e-12);
   EXPECT_NEAR(sum(terms), without + 40e-9 * 256 * 90, 1e-12);
+  const std::vector<CostTerm> nothing_leaves = costs.step_terms(facts_of("cam:target=256"), 200, 200);
+  EXPECT_EQ(nothing_leaves.size(), before.step_terms(facts_of("cam:target=256"), 200, 200).size());
   EXPECT_EQ(costs.step_terms(facts_of("snapkv"), 4096, 4096).size(), costs.step_terms(facts_of("full"), 4096, 4096).size());
 }
 
