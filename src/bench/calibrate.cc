@@ -7,6 +7,7 @@
 
 #include "attention/decode_attention.h"
 #include "attention/prefill_attention.h"
+#include "bench/compute_rate.h"
 #include "bench/disk_rates.h"
 #include "bench/speed.h"
 #include "cache/format_label.h"
@@ -183,7 +184,7 @@ class Calibrator {
     c.threads = options_.threads;
     c.version = kvartet_version();
     c.measured = utc_timestamp();
-    KV_TRY(measure_bandwidth());
+    KV_TRY(measure_probes());
     KV_TRY(measure_tier());
     std::vector<LayerShape> shapes;
     if (!options_.model_path.empty()) {
@@ -218,11 +219,16 @@ class Calibrator {
                                          .spread = s.relative});
   }
 
-  Status measure_bandwidth() {
-    KV_TRY(say("read bandwidth"));
-    std::vector<double> runs;
-    for (int round = 0; round < 5; ++round) runs.push_back(1e9 * read_bandwidth(options_.threads));
-    add(rate::kRead, "", spread_of(runs));
+  Status measure_probes() {
+    KV_TRY(say("read bandwidth and arithmetic"));
+    std::vector<double> reads;
+    std::vector<double> products;
+    for (int round = 0; round < 5; ++round) {
+      reads.push_back(1e9 * read_bandwidth(options_.threads));
+      products.push_back(1e9 * compute_rate(options_.threads));
+    }
+    add(rate::kRead, "", spread_of(reads));
+    add(rate::kCompute, "", spread_of(products));
     return {};
   }
 
@@ -347,6 +353,7 @@ class Calibrator {
     const double multiplied = static_cast<double>(facts_.parameters) - (facts_.tied_embeddings ? 1 : 2) * table;
     std::vector<double> linear;
     std::vector<std::vector<double>> evict(specs.size());
+    std::vector<std::vector<double>> depart(specs.size());
     for (int round = 0; round < kRounds; ++round) {
       KV_TRY(say(fmt::format("prefill of {} tokens", tokens)));
       KV_ASSIGN(const std::vector<Sequence> sealed, engine.prefill(some_tokens(tokens), specs));
@@ -355,14 +362,32 @@ class Calibrator {
         // Per row written as in `full`; what remains is the choosing, at least a tenth of it.
         const double written = sealed[0].compress_s * sealed[i].cache.mean_rows() / tokens;
         evict[i].push_back(std::max(sealed[i].compress_s - written, 0.1 * sealed[i].compress_s) / (heads * tokens));
+        if (!specs[i].drops_after_steps()) continue;
+        KV_ASSIGN(const double seconds, departure_seconds(engine, sealed[i]));
+        depart[i].push_back(seconds / (heads * sealed[i].cache.mean_rows()));
       }
     }
     add(rate::kLinear, type, spread_of(linear));
     for (std::size_t i = 1; i < specs.size(); ++i) {
-      const std::string& name = specs[i].canonical;
-      add(rate::kEvict, name.substr(0, name.find(':')), spread_of(evict[i]));
+      const std::string name = specs[i].canonical.substr(0, specs[i].canonical.find(':'));
+      add(rate::kEvict, name, spread_of(evict[i]));
+      if (!depart[i].empty()) add_of_model(rate::kDepart, name, spread_of(depart[i]));
     }
     return {};
+  }
+
+  // What a step of a method by which rows leave takes beside weights and attention.
+  Result<double> departure_seconds(Engine& engine, const Sequence& sealed) {
+    constexpr int kSteps = 12;
+    constexpr double kLeastShare = 0.02;  // noise must not make it free
+    KV_ASSIGN(const double step, step_seconds(engine, sealed, kSteps));
+    const auto attend = std::find_if(report_.calibration.rates.begin(), report_.calibration.rates.end(),
+                                     [](const Rate& r) { return r.what == rate::kAttend && r.subject == "f16/f16"; });
+    double attention = 0;  // the shallowest depth, of the model's own shape
+    if (attend != report_.calibration.rates.end())
+      attention = attend->value / attend->depth * sealed.cache.mean_rows() * kv_heads();
+    const double weights = weight_bytes() / own_rate(rate::kWeights).value;
+    return std::max(step - weights - attention, kLeastShare * step);
   }
 
   // A step of a cache that selects is the weights', a share for every row that could be chosen (its index is scored) and one for

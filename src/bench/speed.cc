@@ -6,6 +6,7 @@
 #include <memory>
 #include <utility>
 
+#include "bench/compute_rate.h"
 #include "core/clock.h"
 #include "core/counted.h"
 #include "core/parallel_for.h"
@@ -73,7 +74,10 @@ class SpeedMeter {
   Status fill_for_decode(std::span<const Token> tokens);
   Status decode_round(int depth);
   void collect(int depth);
-  void note_bandwidth() { report_.read_runs.push_back(read_bandwidth(options_.threads)); }
+  void note_probes() {
+    report_.read_runs.push_back(read_bandwidth(options_.threads));
+    report_.compute_runs.push_back(compute_rate(options_.threads));
+  }
   Status say(const std::string& what) const;
 
   const SpeedOptions& options_;
@@ -148,7 +152,7 @@ Status SpeedMeter::open_peer_sessions(int depth) {
 
 // One prefill by us (shared by all caches: each adds its own sealing) and one by the peer for each f16 setting.
 Status SpeedMeter::prefill_round(std::span<const Token> tokens) {
-  note_bandwidth();
+  note_probes();
   sealed_.clear();
   KV_ASSIGN(sealed_, engine_->prefill(tokens, options_.specs));
   for (std::size_t i = 0; i < sealed_.size(); ++i) {
@@ -194,7 +198,7 @@ Status SpeedMeter::fill_for_decode(std::span<const Token> tokens) {
 }
 
 Status SpeedMeter::decode_round(int depth) {
-  note_bandwidth();
+  note_probes();
   GenerateOptions generate;
   generate.max_tokens = options_.gen + 1;  // the first token is already predicted by the prefill
   generate.ignore_end = true;
@@ -290,6 +294,7 @@ Result<SpeedReport> SpeedMeter::run() {
   KV_TRY(measure_tier());
   for (int depth : options_.depths) KV_TRY(measure_depth(depth));
   report_.read_gb_per_s = median(report_.read_runs);
+  report_.compute_gflop_per_s = median(report_.compute_runs);
   return std::move(report_);
 }
 

@@ -1,7 +1,7 @@
 // How fast: prefill and decode rates by cache and depth, and llama.cpp's on the same model in the same rounds.
 //
 // Machines are shared and noisy, so engines and caches take turns inside every round and only medians of a run and their
-// ratios mean something; the plain read bandwidth of the same rounds stands beside them.
+// ratios mean something; the plain read bandwidth and the multiply-add rate of the same rounds stand beside them.
 #pragma once
 
 #include <atomic>
@@ -69,6 +69,8 @@ struct SpeedRow {
 struct SpeedReport {
   double read_gb_per_s = 0;  // median over the rounds
   std::vector<double> read_runs;
+  double compute_gflop_per_s = 0;  // likewise (bench/compute_rate.h)
+  std::vector<double> compute_runs;
   // Of this process, with every cache still there: says what a cache takes only where it is the only one.
   std::int64_t resident_bytes = 0;
   std::optional<DiskRates> disk;  // of the folder, before the first round; only if a cache has tier=disk

@@ -183,6 +183,9 @@ Json candidate_json(const Candidate& c, bool with_terms) {
     json["fast_bytes"] = c.cost.fast_bytes();
     json["ttft_s"] = c.cost.ttft_s;
     json["decode_tokens_per_s"] = c.cost.decode_tokens_per_s();
+    json["step_s_by_bound"] = {{"read", c.cost.step_seconds(Bound::kRead)},
+                               {"compute", c.cost.step_seconds(Bound::kCompute)},
+                               {"other", c.cost.step_seconds(Bound::kOther)}};
     json["total_s"] = c.cost.total_s;
     json["time_error"] = c.cost.time_error;
     json["loss"] = loss_json(c.loss);
@@ -207,10 +210,10 @@ std::string limits_text(const PlanRequest& r) {
 }
 
 // Beside which measured rates of another hour can be judged.
-Json calibrated_read(const Gathered& g) {
+Json calibrated_probe(const Gathered& g, std::string_view what) {
   if (!g.calibration) return nullptr;
   for (const Rate& r : g.calibration->rates)
-    if (r.what == rate::kRead) return r.value * 1e-9;
+    if (r.what == what) return r.value * 1e-9;
   return nullptr;
 }
 
@@ -316,7 +319,8 @@ Json plan_json(const Plan& plan, const Gathered& g, const PlanRequest& request) 
                {"statistics", statistics_text(plan.cells, g.folders)},
                {"machine", g.machine_note},
                {"calibrated", plan.calibrated},
-               {"calibrated_read_gb_per_s", calibrated_read(g)},
+               {"calibrated_read_gb_per_s", calibrated_probe(g, rate::kRead)},
+               {"calibrated_compute_gflop_per_s", calibrated_probe(g, rate::kCompute)},
                {"feasible", plan.feasible}};
   json["chosen"] = nullptr;
   if (plan.feasible) json["chosen"] = candidate_json(plan.first(), true);

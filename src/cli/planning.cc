@@ -17,7 +17,7 @@ namespace kvartet {
 namespace {
 
 Result<ModelCost> model_cost(const std::string& path) {
-  KV_ASSIGN(const ModelFacts facts, read_model_facts(path));
+  KV_ASSIGN(const ModelFacts facts, read_model_metadata(path));
   ModelCost cost;
   cost.shape = facts.shape;
   cost.file_bytes = facts.file_bytes;

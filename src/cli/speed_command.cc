@@ -82,8 +82,10 @@ void print_tiers(const SpeedReport& report) {
 }
 
 void print_table(const SpeedReport& report) {
-  std::string text = fmt::format("plain read bandwidth in the same rounds: {:.1f} GB/s\n\n{:10} {:44} {:8} {:>7} {:>10}  {}\n",
-                                 report.read_gb_per_s, "engine", "cache", "phase", "depth", "tokens/s", "rounds");
+  std::string text = fmt::format(
+      "in the same rounds: plain reading {:.1f} GB/s, multiply-adds {:.0f} GFLOP/s\n\n"
+      "{:10} {:44} {:8} {:>7} {:>10}  {}\n",
+      report.read_gb_per_s, report.compute_gflop_per_s, "engine", "cache", "phase", "depth", "tokens/s", "rounds");
   for (const SpeedRow& row : report.rows) {
     std::string runs;
     for (double r : row.runs) runs += rate_text(r) + " ";
@@ -129,7 +131,9 @@ void print_json(const SpeedReport& report, const SpeedFlags& flags) {
                                       {{"cpu", machine.cpu},
                                        {"threads", flags.options.threads},
                                        {"read_gb_per_s", report.read_gb_per_s},
-                                       {"read_runs", report.read_runs}}},
+                                       {"read_runs", report.read_runs},
+                                       {"compute_gflop_per_s", report.compute_gflop_per_s},
+                                       {"compute_runs", report.compute_runs}}},
                                      {"resident_bytes", report.resident_bytes},
                                      {"rows", rows}};
   if (report.disk) {

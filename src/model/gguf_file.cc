@@ -1,6 +1,6 @@
 #include "model/gguf_file.h"
 
-#include <array>
+#include <algorithm>
 #include <cstring>
 #include <string_view>
 #include <utility>
@@ -17,9 +17,28 @@ Result<std::shared_ptr<const GgufFile>> GgufFile::open(const std::string& path) 
   auto file = std::shared_ptr<GgufFile>(new GgufFile);
   file->path_ = path;
   KV_ASSIGN(file->file_, FileSystem::real().map_file(path));
-  KV_TRY(check_gguf_bytes(file->file_->bytes(), path));
+  const std::span<const std::byte> bytes = file->file_->bytes();
+  KV_TRY(check_gguf_bytes(bytes, path));
+  file->whole_bytes_ = bytes.size();
+  return parse(std::move(file), bytes);
+}
+
+Result<std::shared_ptr<const GgufFile>> GgufFile::open_metadata(const std::string& path) {
+  quiet_ggml();  // to start it takes longer than to read
+  auto file = std::shared_ptr<GgufFile>(new GgufFile);
+  file->path_ = path;
+  KV_ASSIGN(file->file_, FileSystem::real().map_file(path));
+  const std::span<const std::byte> bytes = file->file_->bytes();
+  KV_ASSIGN(const GgufHeader header, read_gguf_header(bytes, path));
+  file->whole_bytes_ = std::max(bytes.size(), static_cast<std::size_t>(header.whole_file));
+  file->metadata_only_ = true;
+  return parse(std::move(file), header.bytes);
+}
+
+Result<std::shared_ptr<const GgufFile>> GgufFile::parse(std::shared_ptr<GgufFile> file, std::span<const std::byte> header) {
+  const std::string& path = file->path_;
   ggml_context* tensors = nullptr;
-  file->gguf_.reset(gguf_init_from_buffer(file->data(), file->file_bytes(), {.no_alloc = true, .ctx = &tensors}));
+  file->gguf_.reset(gguf_init_from_buffer(header.data(), header.size(), {.no_alloc = true, .ctx = &tensors}));
   file->tensors_.reset(tensors);
   if (file->gguf_ == nullptr || file->tensors_ == nullptr) {
     return bad_input(fmt::format("'{}' is not a usable GGUF file: its tensors are not laid out one after the other", path));
@@ -91,6 +110,16 @@ Result<std::string> GgufFile::text_or(std::string_view key, std::string_view fal
   return text(key);
 }
 
+Result<std::size_t> GgufFile::text_count(std::string_view key) const {
+  KV_ASSIGN(const std::int64_t id, need(key));
+  const gguf_context* g = gguf_.get();
+  const gguf_type texts = metadata_only_ ? kOmittedTexts : GGUF_TYPE_STRING;
+  if (gguf_get_kv_type(g, id) != GGUF_TYPE_ARRAY || gguf_get_arr_type(g, id) != texts) {
+    return wrong_type(key, id, "an array of strings");
+  }
+  return gguf_get_arr_n(g, id);
+}
+
 Result<std::vector<const char*>> GgufFile::texts(std::string_view key) const {
   KV_ASSIGN(const std::int64_t id, need(key));
   const gguf_context* g = gguf_.get();
@@ -148,7 +177,7 @@ const ggml_tensor* GgufFile::tensor(const std::string& name) const { return ggml
 
 std::size_t GgufFile::tensor_offset(const ggml_tensor& tensor) const {
   const std::int64_t id = gguf_find_tensor(gguf_.get(), tensor.name);
-  KV_CHECK(id >= 0);
+  KV_CHECK(id >= 0 && !metadata_only_);
   return gguf_get_data_offset(gguf_.get()) + gguf_get_tensor_offset(gguf_.get(), id);
 }
 

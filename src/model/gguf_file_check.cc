@@ -1,5 +1,6 @@
 #include "model/gguf_file_check.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <cstring>
@@ -41,6 +42,14 @@ std::size_t scalar_bytes(std::uint32_t type) {
   }
 }
 
+// Where an array of strings lies.
+struct TextArray {
+  std::size_t type = 0;   // of its elements
+  std::size_t first = 0;  // element
+  std::size_t end = 0;
+  std::size_t count = 0;
+};
+
 struct TensorRecord {
   std::string_view name;
   std::uint64_t offset = 0;
@@ -55,7 +64,36 @@ class HeaderWalk {
     KV_TRY(read_start());
     KV_TRY(read_metadata());
     KV_TRY(read_tensor_records());
-    return check_tensor_data();
+    KV_TRY(check_tensor_data());
+    return check_end();
+  }
+
+  Result<GgufHeader> header() {
+    KV_TRY(read_start());
+    KV_TRY(read_metadata());
+    KV_TRY(read_tensor_records());
+    KV_TRY(check_tensor_data());
+    GgufHeader header;
+    std::size_t copied = 0;
+    const auto copy_to = [&](std::size_t end) {
+      header.bytes.insert(header.bytes.end(), file_.begin() + static_cast<std::ptrdiff_t>(copied),
+                          file_.begin() + static_cast<std::ptrdiff_t>(end));
+      copied = end;
+    };
+    for (const TextArray& array : texts_) {
+      copy_to(array.type);
+      const std::uint32_t type = kOmittedTexts;
+      const auto* const bytes = reinterpret_cast<const std::byte*>(&type);
+      header.bytes.insert(header.bytes.end(), bytes, bytes + sizeof(type));
+      copied += sizeof(type);
+      copy_to(array.first);  // the count
+      header.bytes.resize(header.bytes.size() + array.count);
+      copied = array.end;
+    }
+    copy_to(at_);
+    header.bytes.resize((header.bytes.size() + alignment_ - 1) / alignment_ * alignment_);
+    header.whole_file = data_end_;
+    return header;
   }
 
  private:
@@ -143,6 +181,7 @@ class HeaderWalk {
   Status read_array(std::string_view key) {
     std::uint32_t type = 0;
     std::uint64_t count = 0;
+    const std::size_t type_at = at_;
     if (!read(type) || !read(count)) return cut(fmt::format("the metadata array '{}'", key));
     if (type == GGUF_TYPE_STRING) {
       if (count > left() / sizeof(std::uint64_t)) return cut(fmt::format("the metadata array '{}' of {} strings", key, count));
@@ -150,10 +189,12 @@ class HeaderWalk {
         return damaged(
             fmt::format("the metadata array '{}' has {} strings, but at most {} are possible", key, count, kMostStrings));
       }
+      const std::size_t first = at_;
       std::string_view text;
       for (std::uint64_t i = 0; i < count; ++i) {
         if (!read(text)) return cut(fmt::format("string {} of {} of the metadata array '{}'", i + 1, count, key));
       }
+      texts_.push_back({.type = type_at, .first = first, .end = at_, .count = static_cast<std::size_t>(count)});
       return {};
     }
     const std::size_t bytes = scalar_bytes(type);
@@ -212,7 +253,7 @@ class HeaderWalk {
     return {};
   }
 
-  Status check_tensor_data() const {
+  Status check_tensor_data() {
     const std::uint64_t start = (at_ + alignment_ - 1) / alignment_ * alignment_;
     for (const TensorRecord& t : tensors_) {
       std::uint64_t end = 0;
@@ -221,14 +262,17 @@ class HeaderWalk {
       if (__builtin_add_overflow(start, t.offset, &end) || __builtin_add_overflow(end, t.bytes, &end)) {
         return damaged(fmt::format("the tensor '{}' lies at the impossible offset {}", t.name, t.offset));
       }
-      if (end > file_.size()) {
-        return bad_input(fmt::format(
+      if (end > file_.size() && cut_off_.empty()) {
+        cut_off_ = fmt::format(
             "'{}' is cut off: the data of tensor '{}' ends at byte {}, the file at byte {}; download or copy it again", path_,
-            t.name, end, file_.size()));
+            t.name, end, file_.size());
       }
+      data_end_ = std::max(data_end_, end);
     }
     return {};
   }
+
+  Status check_end() const { return cut_off_.empty() ? Status() : bad_input(cut_off_); }
 
   std::span<const std::byte> file_;
   const std::string& path_;
@@ -237,10 +281,17 @@ class HeaderWalk {
   std::uint64_t pair_count_ = 0;
   std::uint32_t alignment_ = GGUF_DEFAULT_ALIGNMENT;
   std::vector<TensorRecord> tensors_;
+  std::vector<TextArray> texts_;
+  std::string cut_off_;  // of the first tensor that is not all there: what to say of it
+  std::uint64_t data_end_ = 0;
 };
 
 }  // namespace
 
 Status check_gguf_bytes(std::span<const std::byte> file, const std::string& path) { return HeaderWalk(file, path).run(); }
+
+Result<GgufHeader> read_gguf_header(std::span<const std::byte> file, const std::string& path) {
+  return HeaderWalk(file, path).header();
+}
 
 }  // namespace kvartet

@@ -8,6 +8,7 @@
 #include <memory>
 #include <sstream>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -16,6 +17,7 @@
 #include "model/model_facts.h"
 #include "model/test_models.h"
 #include "model/transformer.h"
+#include "model/vocabulary.h"
 
 namespace kvartet {
 namespace {
@@ -231,6 +233,88 @@ TEST(ModelFacts, OfATinyModel) {
   ASSERT_EQ(facts->weight_types.size(), 2U);
   EXPECT_EQ(facts->weight_types[0], std::pair(std::string("q8_0"), matrices));
   EXPECT_EQ(facts->file_bytes, read_bytes(path).size());
+}
+
+void expect_equal(const ModelFacts& a, const ModelFacts& b) {
+  EXPECT_EQ(a.name, b.name);
+  EXPECT_EQ(a.shape.layers, b.shape.layers);
+  EXPECT_EQ(std::tie(a.shape.architecture, a.shape.hidden, a.shape.ffn, a.shape.vocab, a.shape.context),
+            std::tie(b.shape.architecture, b.shape.hidden, b.shape.ffn, b.shape.vocab, b.shape.context));
+  EXPECT_EQ(a.parameters, b.parameters);
+  EXPECT_EQ(a.file_bytes, b.file_bytes);
+  EXPECT_EQ(a.weight_types, b.weight_types);
+  EXPECT_EQ(a.rope_base, b.rope_base);
+  EXPECT_EQ(a.rope_factor, b.rope_factor);
+  EXPECT_EQ(a.rope_factors, b.rope_factors);
+  EXPECT_EQ(a.tied_embeddings, b.tied_embeddings);
+  EXPECT_EQ(a.has_chat_template, b.has_chat_template);
+  EXPECT_EQ(a.vocabulary, b.vocabulary);
+}
+
+// Where the file's first tensor begins: what lies behind are weights.
+std::size_t weights_begin(const std::string& path) {
+  const auto file = GgufFile::open(path).value();
+  std::size_t begin = file->file_bytes();
+  for (int i = 0; i < file->tensor_count(); ++i) begin = std::min(begin, file->tensor_offset(*file->tensor_at(i)));
+  return begin;
+}
+
+// A file that ends in front of its weights says all of itself, and nobody takes it for a model that can be loaded.
+TEST(ModelMetadata, IsReadWithoutTheWeights) {
+  for (const TinyModelOptions& options :
+       std::vector<TinyModelOptions>{{}, {.architecture = "qwen2"}, {.architecture = "gemma3"}}) {
+    const std::string path = tiny_model_file(options);
+    const std::string bytes = read_bytes(path);
+    const ModelFacts whole = read_model_facts(path).value();
+    const std::size_t begin = weights_begin(path);
+    ASSERT_LT(begin, bytes.size() / 2);
+    for (const std::size_t size : {begin, begin + 1, (begin + bytes.size()) / 2, bytes.size() - 1, bytes.size()}) {
+      const std::string cut = write_bytes("cut.gguf", bytes.substr(0, size));
+      const auto facts = read_model_metadata(cut);
+      ASSERT_TRUE(facts.ok()) << size << ": " << facts.status().message();
+      expect_equal(*facts, whole);
+      if (size == bytes.size()) continue;
+      expect_bad(load_status(cut), "is cut off: the data of tensor");
+      expect_bad(read_model_facts(cut).status(), "is cut off: the data of tensor");
+      expect_bad(Vocabulary::load(cut).status(), "is cut off: the data of tensor");
+    }
+    // Bytes of weights are not looked at, whatever they are.
+    std::string other = bytes;
+    std::fill(other.begin() + static_cast<std::ptrdiff_t>(begin), other.end(), '\xff');
+    expect_equal(read_model_metadata(write_bytes("cut.gguf", other)).value(), whole);
+    for (std::size_t size = 1; size + 64 < begin; size += 97) {
+      expect_bad(read_model_metadata(write_bytes("cut.gguf", bytes.substr(0, size))).status(), "cut.gguf");
+    }
+  }
+}
+
+TEST(ModelMetadata, CountsStringsWithoutReadingThem) {
+  const std::string path = tiny_model_file({});
+  const auto whole = GgufFile::open(path).value();
+  const auto metadata = GgufFile::open_metadata(path).value();
+  for (const char* key : {"tokenizer.ggml.tokens", "tokenizer.ggml.merges"}) {
+    EXPECT_EQ(*metadata->text_count(key), whole->texts(key)->size()) << key;
+    EXPECT_EQ(*whole->text_count(key), whole->texts(key)->size()) << key;
+    expect_bad(metadata->texts(key).status(), "an array of strings is needed");
+  }
+  expect_bad(metadata->text_count("tokenizer.ggml.token_type").status(), "an array of strings is needed");
+  expect_bad(metadata->text_count("nowhere").status(), "lacks the metadata key");
+  EXPECT_EQ(metadata->whole_numbers("tokenizer.ggml.token_type")->size(), 259U);
+}
+
+// What plans say of a damaged file they say in a sentence, too.
+TEST(ModelMetadata, FlippedHeaderBytes) {
+  const std::string bytes = tiny_bytes({.layers = 1, .hidden = 32, .ffn = 32, .heads = 2, .kv_heads = 1});
+  Rng rng(12);
+  for (int i = 0; i < 400; ++i) {
+    std::string damaged = bytes;
+    for (int flips = 0; flips < 3; ++flips) damaged[rng.below(9000)] = static_cast<char>(rng.next());
+    const auto facts = read_model_metadata(write_bytes("flipped.gguf", damaged));
+    EXPECT_TRUE(facts.ok() || facts.status().code() == Code::kBadInput) << facts.status().message();
+    if (read_model_facts(test_file("flipped.gguf")).ok()) {
+      EXPECT_TRUE(facts.ok()) << facts.status().message();
+    }
+  }
 }
 
 TEST(TinyModel, RefusesOptionsThatMakeNoModel) {

@@ -30,7 +30,7 @@ class ConfigReader {
     KV_TRY(read_norm());
     KV_TRY(read_rope());
     KV_TRY(read_scales());
-    KV_ASSIGN(config_.shape.vocab, check_vocabulary(file_));
+    KV_ASSIGN(config_.shape.vocab, file_.metadata_only() ? vocabulary_size(file_) : check_vocabulary(file_));
     return config_;
   }
 

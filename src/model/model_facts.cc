@@ -15,22 +15,23 @@ Result<ModelShape> read_model_shape(const std::string& path) {
   return config.shape;
 }
 
-Result<ModelFacts> read_model_facts(const std::string& path) {
-  KV_ASSIGN(const auto file, GgufFile::open(path));
-  KV_ASSIGN(const ModelConfig config, read_model_config(*file));
+namespace {
+
+Result<ModelFacts> facts_of(const GgufFile& file) {
+  KV_ASSIGN(const ModelConfig config, read_model_config(file));
   ModelFacts facts;
-  KV_ASSIGN(facts.name, file->text_or("general.name", std::filesystem::path(path).filename().string()));
-  KV_ASSIGN(facts.vocabulary, file->text("tokenizer.ggml.model"));
+  KV_ASSIGN(facts.name, file.text_or("general.name", std::filesystem::path(file.path()).filename().string()));
+  KV_ASSIGN(facts.vocabulary, file.text("tokenizer.ggml.model"));
   facts.shape = config.shape;
-  facts.file_bytes = file->file_bytes();
+  facts.file_bytes = file.file_bytes();
   facts.rope_base = config.rope.base;
   facts.rope_factor = 1 / config.rope.scale;
   facts.rope_factors = config.rope.has_factors;
-  facts.tied_embeddings = file->tensor("output.weight") == nullptr;
-  facts.has_chat_template = file->has("tokenizer.chat_template");
+  facts.tied_embeddings = file.tensor("output.weight") == nullptr;
+  facts.has_chat_template = file.has("tokenizer.chat_template");
   std::map<std::string, std::uint64_t> by_type;
-  for (int i = 0; i < file->tensor_count(); ++i) {
-    const ggml_tensor* tensor = file->tensor_at(i);
+  for (int i = 0; i < file.tensor_count(); ++i) {
+    const ggml_tensor* tensor = file.tensor_at(i);
     const auto elements = static_cast<std::uint64_t>(ggml_nelements(tensor));
     by_type[ggml_type_name(tensor->type)] += elements;
     facts.parameters += elements;
@@ -39,6 +40,18 @@ Result<ModelFacts> read_model_facts(const std::string& path) {
   std::stable_sort(facts.weight_types.begin(), facts.weight_types.end(),
                    [](const auto& a, const auto& b) { return a.second > b.second; });
   return facts;
+}
+
+}  // namespace
+
+Result<ModelFacts> read_model_facts(const std::string& path) {
+  KV_ASSIGN(const auto file, GgufFile::open(path));
+  return facts_of(*file);
+}
+
+Result<ModelFacts> read_model_metadata(const std::string& path) {
+  KV_ASSIGN(const auto file, GgufFile::open_metadata(path));
+  return facts_of(*file);
 }
 
 }  // namespace kvartet

@@ -29,5 +29,8 @@ struct ModelFacts {
 // kBadInput: the file is missing, damaged or of an architecture that is not supported.
 Result<ModelShape> read_model_shape(const std::string& path);
 Result<ModelFacts> read_model_facts(const std::string& path);
+// The same of a file that may end behind its metadata and tensor records, and whose vocabulary is only counted: `file_bytes` are
+// those of the whole file.
+Result<ModelFacts> read_model_metadata(const std::string& path);
 
 }  // namespace kvartet

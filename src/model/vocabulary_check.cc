@@ -35,6 +35,13 @@ class VocabularyCheck {
  public:
   explicit VocabularyCheck(const GgufFile& file) : file_(file) {}
 
+  Result<int> size() {
+    KV_TRY(check_kind());
+    KV_ASSIGN(const std::size_t count, file_.text_count(kTokens));
+    KV_TRY(check_size(count));
+    return static_cast<int>(count);
+  }
+
   Result<int> run() {
     KV_TRY(check_kind());
     KV_TRY(check_texts());
@@ -61,13 +68,16 @@ class VocabularyCheck {
         fmt::format("the tokenizer kind '{}' of '{}' is not supported; supported are gpt2 and llama", kind_, file_.path()));
   }
 
+  Status check_size(std::size_t tokens) const {
+    if (tokens >= 1 && tokens <= kMostTokens) return {};
+    return bad_input(
+        fmt::format("'{}' has a vocabulary of {} tokens, but 1 to {} are possible", file_.path(), tokens, kMostTokens));
+  }
+
   // libllama asserts that no two tokens are equal (as C strings), and gives an empty one a name of its own.
   Status check_texts() {
     KV_ASSIGN(tokens_, file_.texts(kTokens));
-    if (tokens_.empty() || tokens_.size() > kMostTokens) {
-      return bad_input(
-          fmt::format("'{}' has a vocabulary of {} tokens, but 1 to {} are possible", file_.path(), tokens_.size(), kMostTokens));
-    }
+    KV_TRY(check_size(tokens_.size()));
     std::unordered_map<std::string_view, std::size_t> seen;
     seen.reserve(tokens_.size());
     for (std::size_t i = 0; i < tokens_.size(); ++i) {
@@ -152,5 +162,7 @@ class VocabularyCheck {
 }  // namespace
 
 Result<int> check_vocabulary(const GgufFile& file) { return VocabularyCheck(file).run(); }
+
+Result<int> vocabulary_size(const GgufFile& file) { return VocabularyCheck(file).size(); }
 
 }  // namespace kvartet

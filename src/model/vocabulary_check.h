@@ -11,4 +11,7 @@ namespace kvartet {
 // byte; special tokens in range. Returns its size. kBadInput otherwise, naming the key or token.
 Result<int> check_vocabulary(const GgufFile& file);
 
+// Its size alone, for those who load no vocabulary.
+Result<int> vocabulary_size(const GgufFile& file);
+
 }  // namespace kvartet

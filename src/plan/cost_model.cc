@@ -63,6 +63,12 @@ double sum(const std::vector<CostTerm>& terms) {
   return total;
 }
 
+double CostPrediction::step_seconds(Bound bound) const {
+  double total = 0;
+  for (const CostTerm& t : step) total += t.bound == bound ? t.value : 0;
+  return total;
+}
+
 double ModelCost::read_bytes_per_token() const {
   const double table = static_cast<double>(shape.vocab) * shape.hidden;
   const double all = static_cast<double>(parameters);
@@ -84,9 +90,21 @@ CostModel::CostModel(const ModelCost& model, const Calibration* calibration, int
     else
       ++same->count;
   }
+  read_peak_ = std::min(kAssumedReadPerThread * threads_, kMostAssumedRead);
+  compute_peak_ = kAssumedFlopsPerThread * threads_;
   if (calibration == nullptr) return;
   for (const Rate& r : calibration->rates)
     if (r.value > 0) rates_[{r.what, r.subject}].push_back(&r);
+  if (const Rate* r = find(rate::kRead, "", 0, 0)) read_peak_ = r->value;
+  if (const Rate* r = find(rate::kCompute, "", 0, 0)) compute_peak_ = r->value;
+}
+
+// Near the limit of reading is who reads at half of the plain bandwidth or more, and does not multiply nearer to its own limit.
+// Everybody else waits for instructions, of which multiply-adds are the kind that is measured.
+Bound CostModel::bound_of(double bytes, double flops, double seconds) const {
+  constexpr double kNear = 0.5;
+  const double read = bytes / (seconds * read_peak_);
+  return read >= kNear && read >= flops / (seconds * compute_peak_) ? Bound::kRead : Bound::kCompute;
 }
 
 std::span<const Rate* const> CostModel::rates_of(std::string_view what, std::string_view subject) const {
@@ -203,27 +221,29 @@ CostModel::Figure CostModel::fetch_seconds(const SelectOptions& options, double 
 }
 
 // What one decode step of a selecting cache takes beside weights and attention to the answer's own rows.
-std::vector<CostModel::DoubtedTerm> CostModel::selection_terms(const SpecFacts& facts, int prompt_tokens) const {
+std::vector<CostModel::DoubtedTerm> CostModel::selection_terms(const SpecFacts& facts, int prompt_tokens,
+                                                               int far_generated) const {
   const SelectOptions& options = *facts.spec.offload;
   const double chosen = chosen_rows(facts, prompt_tokens);
+  const int scored = prompt_tokens + far_generated;
   const Figure fetch = fetch_seconds(options, chosen);
   if (!knows_selection(facts)) {
     // An eighth of the bytes of all keys.
     const double read = std::min(kAssumedReadPerThread * threads_, kMostAssumedRead);
     const double f16 = static_cast<double>(model_.shape.f16_bytes_per_token());
-    return {{{"select", f16 / 16 * prompt_tokens / read,
-              fmt::format("scores an index of {} {} (assumed)", prompt_tokens, row_word(prompt_tokens))},
+    return {{{"select", f16 / 16 * scored / read, fmt::format("scores an index of {} {} (assumed)", scored, row_word(scored)),
+              Bound::kCompute},
              kAssumedError},
             {{"fetch", fetch.value, fetch.source}, fetch.error}};
   }
   const Figure score = *per_row(rate::kScore, facts);
   const Figure row = *per_row(rate::kChosen, facts);
   std::vector<DoubtedTerm> terms = {
-      {{"select", score.value * prompt_tokens,
-        fmt::format("scores an index of {} {} ({})", prompt_tokens, row_word(prompt_tokens), score.source)},
+      {{"select", score.value * scored, fmt::format("scores an index of {} {} ({})", scored, row_word(scored), score.source),
+        Bound::kCompute},
        score.error},
-      {{"chosen rows", row.value * chosen,
-        fmt::format("{:.0f} {} per head, from RAM ({})", chosen, row_word(chosen), row.source)},
+      {{"chosen rows", row.value * chosen, fmt::format("{:.0f} {} per head, from RAM ({})", chosen, row_word(chosen), row.source),
+        Bound::kCompute},
        row.error}};
   if (options.place == Place::kFar && options.tier != Tier::kRam)
     terms.push_back({{"fetch", fetch.value, fetch.source}, fetch.error});
@@ -241,17 +261,25 @@ std::vector<CostTerm> CostModel::step_terms_with_error(const SpecFacts& facts, i
   Accumulated total;
   const double read = std::min(kAssumedReadPerThread * threads_, kMostAssumedRead);
   const Figure weights = rate_of(rate::kWeights, model_.weight_type, read * kAssumedWeightShare);
-  total.add(
-      &terms, "weights", model_.read_bytes_per_token() / weights.value, weights.error,
-      fmt::format("{} at {:.1f} GB/s ({})", bytes_text(model_.read_bytes_per_token()), weights.value * 1e-9, weights.source));
+  const double weight_bytes = model_.read_bytes_per_token();
+  const double weight_s = weight_bytes / weights.value;
+  const double weight_flops =
+      2.0 * static_cast<double>(model_.parameters) * weight_bytes / static_cast<double>(model_.file_bytes);
+  total.add(&terms, "weights", weight_s, weights.error,
+            fmt::format("{} at {:.1f} GB/s ({})", bytes_text(weight_bytes), weights.value * 1e-9, weights.source));
+  terms.back().bound = bound_of(weight_bytes, weight_flops, weight_s);
 
   const int generated = std::max(depth - prompt_tokens, 0);
   // What selection costs was calibrated with the rows of the prompt that are always near.
-  const double rows = knows_selection(facts) ? generated : kept_rows(facts, prompt_tokens, generated);
+  const double rows = knows_selection(facts) ? near_generated(facts, generated) : kept_rows(facts, prompt_tokens, generated);
   Figure attention;
   Figure encode;
+  double row_numbers = 0;  // of keys and values read, and multiplied by every query
+  double row_flops = 0;
   for (const auto& [layer, count] : layers_) {
     const double heads = 1.0 * count * layer.kv_heads;
+    row_numbers += heads * rows * layer.head_dim;
+    row_flops += 4.0 * heads * layer.group() * rows * layer.head_dim;
     const Figure one = attend_seconds(facts.formats(), facts, layer, rows);
     attention = {attention.value + heads * one.value, one.error, one.source};
     const Figure append = encode_seconds(facts, layer);
@@ -259,11 +287,24 @@ std::vector<CostTerm> CostModel::step_terms_with_error(const SpecFacts& facts, i
   }
   total.add(&terms, "attention", attention.value, attention.error,
             fmt::format("{:.0f} of {} {} as {} ({})", rows, depth, row_word(depth), facts.formats_text(), attention.source));
+  terms.back().bound = bound_of(row_numbers * (facts.key_bits + facts.value_bits) / 8, row_flops, attention.value);
+  if (facts.spec.drops_after_steps() && rows < depth) {  // until rows leave the sums are nearly free
+    if (const std::optional<Figure> depart = per_row(rate::kDepart, facts)) {
+      total.add(
+          &terms, "choose rows", depart->value * rows, depart->error,
+          fmt::format("{} ranks {:.0f} {} by the step's weights ({})", facts.evict_method, rows, row_word(rows), depart->source));
+      terms.back().bound = Bound::kCompute;
+    }
+  }
   if (facts.selects()) {
-    for (DoubtedTerm& t : selection_terms(facts, prompt_tokens))
+    const int far = generated - static_cast<int>(near_generated(facts, generated));
+    for (DoubtedTerm& t : selection_terms(facts, prompt_tokens, far)) {
       total.add(&terms, std::move(t.term.name), t.term.value, t.error, std::move(t.term.detail));
+      terms.back().bound = t.term.bound;
+    }
   }
   total.add(&terms, "append", encode.value, encode.error, fmt::format("writes one row per head ({})", encode.source));
+  terms.back().bound = Bound::kCompute;
   *error = total.error();
   return terms;
 }

@@ -33,10 +33,15 @@ struct ModelCost {
   double multiplied_parameters() const;  // that one token of a prefill is multiplied with, output matrix left out
 };
 
+// The limit that a term is nearest to, of those that can be measured again in a moment: tells how a term changes when the machine
+// does (docs/plan.md, "Is it true?").
+enum class Bound : std::uint8_t { kOther, kRead, kCompute };
+
 struct CostTerm {
   std::string name;    // "weights", "attention", ...
   double value = 0;    // seconds or bytes
   std::string detail;  // how it came about: "92.0 MiB at 8.6 GB/s (calibrated)"
+  Bound bound = Bound::kOther;
 };
 
 struct CostPrediction {
@@ -53,6 +58,7 @@ struct CostPrediction {
 
   std::size_t bytes() const { return std::max(after_prompt.allocated, at_end.allocated); }
   std::size_t fast_bytes() const { return fast; }
+  double step_seconds(Bound bound) const;  // of the terms with this bound
   double decode_tokens_per_s() const { return step_s > 0 ? 1 / step_s : 0; }
 };
 
@@ -77,6 +83,8 @@ class CostModel {
     double error = 0;    // relative
     std::string source;  // "calibrated", "from q8_0 and kivi4.32", "assumed"
   };
+  // What `seconds` of work reads and multiplies, over what the machine could.
+  Bound bound_of(double bytes, double flops, double seconds) const;
   struct DoubtedTerm {
     CostTerm term;
     double error = 0;
@@ -92,7 +100,7 @@ class CostModel {
   // Seconds per row, all KV heads and layers, of what was calibrated on a model; none: not calibrated.
   std::optional<Figure> per_row(std::string_view what, const SpecFacts& facts) const;
   bool knows_selection(const SpecFacts& facts) const;
-  std::vector<DoubtedTerm> selection_terms(const SpecFacts& facts, int prompt_tokens) const;
+  std::vector<DoubtedTerm> selection_terms(const SpecFacts& facts, int prompt_tokens, int far_generated) const;
   Figure fetch_seconds(const SelectOptions& options, double chosen) const;
   std::vector<CostTerm> ttft_terms(const SpecFacts& facts, const Workload& workload, double kept, double* error) const;
   std::vector<CostTerm> step_terms_with_error(const SpecFacts& facts, int prompt_tokens, int depth, double* error) const;
@@ -100,6 +108,8 @@ class CostModel {
   const ModelCost& model_;
   const Calibration* calibration_;
   double threads_;
+  double read_peak_ = 0;             // bytes/s
+  double compute_peak_ = 0;          // flop/s
   std::vector<EqualLayers> layers_;  // most models have one or two kinds
   std::map<RateKey, std::vector<const Rate*>> rates_;
 };

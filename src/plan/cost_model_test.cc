@@ -177,6 +177,71 @@ TEST(CostModel, ASelectingCacheIsChargedForRowsThatCouldBeChosenAndForThoseThatA
   EXPECT_GT(other.time_error, p.time_error);
 }
 
+// A term is bound by reading if it reads at half of the plain bandwidth or more; else by arithmetic. What a disk brings is
+// neither.
+TEST(CostModel, ATermIsBoundByTheLimitItIsNearTo) {
+  const ModelCost model = smol_model();
+  Calibration c =
+      a_calibration();  // weights at 8 GB/s, about 11 multiply-adds a ns; 90 heads of 4,096 f16 rows in 18 ms: 5.2 GB/s
+  c.rates.push_back({.what = "read", .subject = "", .value = 12e9});
+  c.rates.push_back({.what = "multiply-add", .subject = "", .value = 200e9});
+  Workload w;
+  w.prompt_tokens = 4000;
+  w.output_tokens = 192;
+  const auto bound = [&](const std::string& spec, const std::string& name) {
+    return term_of(CostModel(model, &c, 2).predict(facts_of(spec), w)->step, name).bound;
+  };
+  EXPECT_EQ(bound("full", "weights"), Bound::kRead);
+  EXPECT_EQ(bound("full", "attention"), Bound::kCompute);
+  EXPECT_EQ(bound("full", "append"), Bound::kCompute);
+  EXPECT_EQ(bound("select:tier=disk", "fetch"), Bound::kOther);
+  EXPECT_EQ(bound("select", "select"), Bound::kCompute);
+  c.rates[c.rates.size() - 2].value = 10e9;
+  EXPECT_EQ(bound("full", "attention"), Bound::kRead);
+  c.rates[c.rates.size() - 2].value = 17e9;  // weights are at 47 % of it
+  EXPECT_EQ(bound("full", "weights"), Bound::kCompute);
+  c.rates[c.rates.size() - 2].value = 12e9;
+  c.rates.back().value = 25e9;  // and now they multiply nearer to the limit than they read
+  EXPECT_EQ(bound("full", "weights"), Bound::kCompute);
+  for (const char* spec : {"full", "select:tier=disk", "snapkv"}) {
+    const CostPrediction p = CostModel(model, &c, 2).predict(facts_of(spec), w).value();
+    EXPECT_NEAR(p.step_seconds(Bound::kRead) + p.step_seconds(Bound::kCompute) + p.step_seconds(Bound::kOther), p.step_s, 1e-12);
+  }
+}
+
+// Ranking rows by every step's weights costs a step something, where it was measured.
+TEST(CostModel, AMethodByWhichRowsLeaveAfterStepsIsChargedForIt) {
+  const ModelCost model = smol_model();
+  Calibration c = a_calibration();
+  const CostModel before(model, &c, 2);
+  const double without = sum(before.step_terms(facts_of("cam:target=256"), 4096, 4096));
+  c.rates.push_back({.what = "depart", .subject = "cam", .head_dim = 64, .group = 3, .value = 40e-9});
+  const CostModel costs(model, &c, 2);
+  const std::vector<CostTerm> terms = costs.step_terms(facts_of("cam:target=256"), 4096, 4096);
+  EXPECT_NEAR(term_of(terms, "choose rows").value, 40e-9 * 256 * 90, 1e-12);
+  EXPECT_NEAR(sum(terms), without + 40e-9 * 256 * 90, 1e-12);
+  const std::vector<CostTerm> nothing_leaves = costs.step_terms(facts_of("cam:target=256"), 200, 200);
+  EXPECT_EQ(nothing_leaves.size(), before.step_terms(facts_of("cam:target=256"), 200, 200).size());
+  EXPECT_EQ(costs.step_terms(facts_of("snapkv"), 4096, 4096).size(), costs.step_terms(facts_of("full"), 4096, 4096).size());
+}
+
+// Of a long answer only the rows that stay near are attended, and the others are scored with the prompt's.
+TEST(CostModel, GeneratedRowsThatWentFarAreScoredAndNotAttended) {
+  const ModelCost model = smol_model();
+  Calibration c = a_calibration();
+  for (const auto& [what, value] : {std::pair("score", 1e-9), std::pair("chosen", 20e-9)})
+    c.rates.push_back({.what = what, .subject = "select", .head_dim = 64, .group = 3, .value = value});
+  const CostModel costs(model, &c, 2);
+  const SpecFacts bounded = facts_of("select:budget=100,generated=256");
+  const std::vector<CostTerm> terms = costs.step_terms(bounded, 1000, 2000);
+  const int far = bounded.spec.offload->far_generated(1000);
+  EXPECT_EQ(far, (1000 - 256) / 64 * 64 + 64);
+  EXPECT_NEAR(term_of(terms, "select").value, 1e-9 * (1000 + far) * 90, 1e-12);
+  EXPECT_EQ(kept_rows(bounded, 1000, 1000), 100 + 64 + 1000 - far);
+  EXPECT_LT(term_of(terms, "attention").value,
+            term_of(costs.step_terms(facts_of("select:budget=100"), 1000, 2000), "attention").value);
+}
+
 TEST(CostModel, WithoutDiskRatesTheErrorIsStated) {
   const ModelCost model = smol_model();
   const Calibration calibration = a_calibration();

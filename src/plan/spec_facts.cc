@@ -65,9 +65,13 @@ double selected_rows(const SelectOptions& options, int prompt_tokens) {
 
 }  // namespace
 
+double near_generated(const SpecFacts& facts, int generated) {
+  return facts.selects() ? generated - facts.spec.offload->far_generated(generated) : generated;
+}
+
 double kept_rows(const SpecFacts& facts, int prompt_tokens, int generated) {
   const double all = static_cast<double>(prompt_tokens) + generated;
-  if (facts.selects()) return selected_rows(*facts.spec.offload, prompt_tokens) + generated;
+  if (facts.selects()) return selected_rows(*facts.spec.offload, prompt_tokens) + near_generated(facts, generated);
   if (!facts.evicts()) return all;
   constexpr LayerPlace kMiddle = {.index = 0, .count = 1};  // pyramidkv: neither a lower layer nor an upper one
   return std::min<double>(all, rows_after(facts.spec, kMiddle, prompt_tokens, generated));

@@ -171,11 +171,11 @@ std::span<const HiggsGrid> HiggsGrid::all() {
 }
 
 Result<const HiggsGrid*> HiggsGrid::find(int p, int n) {
-  std::string known;
   for (const HiggsGrid& grid : all()) {
     if (grid.p() == p && grid.n() == n) return &grid;
-    known += fmt::format("{}({},{})", known.empty() ? "" : " ", grid.p(), grid.n());
   }
+  std::string known;
+  for (const HiggsGrid& grid : all()) known += fmt::format("{}({},{})", known.empty() ? "" : " ", grid.p(), grid.n());
   return usage_error(fmt::format("there is no HIGGS grid of {} points in {} dimensions; there are {}", n, p, known));
 }
 

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <mutex>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -81,6 +83,20 @@ std::shared_ptr<std::vector<float>> draw_sketch(int sketch, int head_dim, std::u
 // sqrt(D) E |u_1| of a uniform unit vector u (3.2, the closed form for one bit).
 double sign_constant(int dim) { return std::sqrt(dim / M_PI) * std::exp(std::lgamma(dim / 2.0) - std::lgamma((dim + 1) / 2.0)); }
 
+// The sketch drawn last is kept: a planner counts the bytes of hundreds of caches, and nearly all have the same one.
+std::shared_ptr<const std::vector<float>> shared_sketch(int sketch, int head_dim, std::uint64_t seed) {
+  static std::mutex mutex;
+  static std::tuple<int, int, std::uint64_t> last_of;
+  static std::shared_ptr<const std::vector<float>> last;
+  const std::lock_guard lock(mutex);
+  const std::tuple<int, int, std::uint64_t> of(sketch, head_dim, seed);
+  if (last == nullptr || last_of != of) {
+    last = draw_sketch(sketch, head_dim, seed);
+    last_of = of;
+  }
+  return last;
+}
+
 }  // namespace
 
 Result<TileFormat> make_qjl_format(const FormatRequest& request, Side side, int head_dim) {
@@ -114,7 +130,7 @@ Result<TileFormat> make_qjl_format(const FormatRequest& request, Side side, int 
   format.kernels.encode = encode;
   format.kernels.decode = decode;
   format.kernels.prepare_queries = sketch_queries;
-  auto sketch = draw_sketch(request.sketch, head_dim, request.seed);
+  std::shared_ptr<const std::vector<float>> sketch = shared_sketch(request.sketch, head_dim, request.seed);
   format.table_bytes = sketch->size() * sizeof(float);
   const std::byte* const bytes = reinterpret_cast<const std::byte*>(sketch->data());
   format.tables = std::shared_ptr<const std::byte>(std::move(sketch), bytes);

@@ -13,7 +13,8 @@ namespace kvartet {
 
 // What a rate measures. The text is what the store holds.
 namespace rate {
-inline constexpr std::string_view kRead = "read";  // bytes/s, plain read of memory
+inline constexpr std::string_view kRead = "read";             // bytes/s, plain read of memory
+inline constexpr std::string_view kCompute = "multiply-add";  // flop/s, fused, in f32 and from registers
 inline constexpr std::string_view kAttend =
     "attend";  // s per KV head and layer of one decode step at `depth` rows; subject: key/value format
 inline constexpr std::string_view kEncode = "encode";              // s per row of one KV head, keys and values; subject as above
@@ -21,6 +22,9 @@ inline constexpr std::string_view kPrefill = "prefill-attention";  // flop/s of 
 inline constexpr std::string_view kWeights = "weights";            // bytes of weights/s in a decode step; subject: weight type
 inline constexpr std::string_view kLinear = "linear";  // flop/s of the matrix products of a prefill; subject: weight type
 inline constexpr std::string_view kEvict = "evict";    // s per token, KV head and layer at the end of prefill; subject: method
+// s per row kept, KV head and layer of one decode step, beside attention, of a method by which rows leave after steps; subject:
+// method
+inline constexpr std::string_view kDepart = "depart";
 // Of a cache that selects rows at every step, with its rows in RAM; subject: method.
 inline constexpr std::string_view kSeal = "seal";      // s per token, KV head and layer at the end of prefill, writing included
 inline constexpr std::string_view kScore = "score";    // s per row that could be chosen, KV head and layer of one decode step
@@ -33,7 +37,7 @@ inline constexpr std::string_view kPageCache = "page cache";  // memory was meas
 
 // Of what a calibration measures, and how. Raised by whoever measures a rate another way, or makes what was measured much faster
 // or slower: what was measured before then says nothing of this program, and is not used.
-inline constexpr int kCalibrationRevision = 1;
+inline constexpr int kCalibrationRevision = 2;
 
 struct Rate {
   std::string what;

@@ -182,6 +182,7 @@ TEST_F(Measure, SpeedHasARowPerCacheDepthAndPhase) {
   ASSERT_TRUE(is_ok(f));
   const Json d = f.json();
   EXPECT_GT(d["machine"]["read_gb_per_s"], 0);
+  EXPECT_GT(d["machine"]["compute_gflop_per_s"], 0);
   ASSERT_EQ(d["rows"].size(), 6U);  // no prefill of nothing
   for (const Json& row : d["rows"]) {
     EXPECT_EQ(row["engine"], "kvartet");

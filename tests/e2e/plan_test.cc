@@ -65,6 +65,21 @@ TEST_F(PlanProgram, NamedCachesAreTheOnlyCandidates) {
   EXPECT_TRUE(is_refused(plan({"--kv", "kivy"}), 2, "kivi"));
 }
 
+// Weights are not read: a file whose download has come as far as its tensor records can be planned for, and not be run.
+TEST_F(PlanProgram, ReadsNoWeights) {
+  const std::string whole = read_text(model_);
+  const std::size_t last_record = whole.rfind("output_norm.weight");
+  ASSERT_NE(last_record, std::string::npos);
+  const Finished of_whole = plan({"--json"});
+  ASSERT_LT(last_record + 8192, whole.size() / 2);
+  std::filesystem::resize_file(model_, last_record + 8192);
+  const Finished of_part = plan({"--json"});
+  ASSERT_TRUE(is_ok(of_part));
+  EXPECT_EQ(of_part.out, of_whole.out);
+  EXPECT_TRUE(is_refused(run({"run", "-m", model_, "--threads", "1", "-p", "text", "-n", "2"}), 3, "is cut off"));
+  EXPECT_TRUE(is_refused(run({"run", "-m", model_, "--threads", "1", "--kv", "auto", "-p", "text", "-n", "2"}), 3, "is cut off"));
+}
+
 TEST_F(PlanProgram, NothingFeasibleIsExitCode4WithWhatWouldFixIt) {
   const Finished f = plan({"--memory", "20K", "--max-loss", "0"});
   EXPECT_EQ(f.code, 4) << f.err;
@@ -144,6 +159,7 @@ TEST_F(PlanProgram, ACalibrationOfAnotherRevisionIsNotUsed) {
     for (const char* word : {"2025-01-01", "was not used", "kvartet calibrate --threads 1"})
       EXPECT_NE(text.find(word), std::string::npos) << word << " in\n" << f.out;
     EXPECT_TRUE(plan({"--json"}).json()["calibrated_read_gb_per_s"].is_null());
+    EXPECT_TRUE(plan({"--json"}).json()["calibrated_compute_gflop_per_s"].is_null());
   }
 }
 

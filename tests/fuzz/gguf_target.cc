@@ -87,11 +87,15 @@ void use_weights(const std::string& path) {
 
 void feed_gguf(std::string_view bytes) {
   const MemoryFile file(bytes);
+  const Result<ModelFacts> metadata = read_model_metadata(file.path());
+  if (!metadata.ok()) check_refusal(metadata.status());
   const Result<std::shared_ptr<const GgufFile>> opened = GgufFile::open(file.path());
   if (!opened.ok()) return check_refusal(opened.status());
   use_vocabulary(file.path(), bytes);
   const Result<ModelFacts> facts = read_model_facts(file.path());
   if (!facts.ok()) return check_refusal(facts.status());
+  KV_CHECK(metadata.ok() && metadata->shape.layers == facts->shape.layers && metadata->shape.vocab == facts->shape.vocab &&
+           metadata->file_bytes == facts->file_bytes);
   use_shape(facts->shape);
   use_weights(file.path());
 }
