@@ -226,7 +226,7 @@ class PrefillAttention::Tile {
     columns_ = visible_ + padded;
   }
 
-  void run(std::span<AlignedScratch> blocks) {
+  void run(std::span<AlignedScratch> blocks, std::mutex& column_lock) {
     layout_.kernels.pack_queries(task_.q, rows_, queries_);
     start_rows();
     const int last = (visible_[rows_.rows() - 1].end - 1) / kPrefillBlock;
@@ -234,7 +234,7 @@ class PrefillAttention::Tile {
       run_block(block, blocks[uz(block)].bytes(), block < last ? blocks[uz(block + 1)].bytes() : nullptr);
     }
     write_rows();
-    if (sums_columns_) add_columns(visible_[0].begin / kPrefillBlock, last);
+    if (sums_columns_) add_columns(visible_[0].begin / kPrefillBlock, last, column_lock);
   }
 
  private:
@@ -290,15 +290,19 @@ class PrefillAttention::Tile {
 
   // Every block's weights are relative to the largest logit so far; now that a row's maximum and sum are final, one factor
   // per row and block makes them what the softmax says. Nothing is computed twice.
-  void add_columns(int first_block, int last_block) {
+  void add_columns(int first_block, int last_block, std::mutex& column_lock) {
     alignas(64) std::uint32_t sums[kPrefillBlock];
-    float* const scale = rescale_;  // free by now
+    float* const scale = rescale_;  // free by now, as are the sums
+    float* const final_scale = sum_;
+    for (int r = 0; r < rows_.rows(); ++r) {
+      const bool counts = task_.first + rows_.token(r) >= task_.columns_from;
+      final_scale[r] = counts ? ColumnSums::kUnits / sum_[r] : 0.0F;
+    }
     for (int block = first_block; block <= last_block; ++block) {
       const std::size_t index = kept_index(block);
       for (int r = 0; r < rows_.rows(); ++r) {
         const float max = kept_max_[index * padded_ + uz(r)];
-        const bool counts = task_.first + rows_.token(r) >= task_.columns_from;
-        scale[r] = counts ? ColumnSums::kUnits * std::exp2(max - max_[r]) / sum_[r] : 0.0F;
+        scale[r] = max == max_[r] ? final_scale[r] : final_scale[r] * std::exp2(max - max_[r]);
       }
       const int begin = block * kPrefillBlock;
       const int columns = std::min(kPrefillBlock, task_.first + static_cast<int>(task_.q.tokens) - begin);
@@ -309,6 +313,7 @@ class PrefillAttention::Tile {
                                      .rows = rows_.rows(),
                                      .step = rows_.group,
                                      .sums = sums});
+        const std::scoped_lock lock(column_lock);
         task_.columns->add(rows_.first_head + head, layout_.prefix_rows + begin, {sums, uz(columns)});
       }
     }
@@ -419,9 +424,12 @@ void PrefillAttention::run(const PrefillTask& task) {
   const int kv_heads = static_cast<int>(task.k.heads);
   const std::size_t bytes = Tile::bytes(task, layout);
   std::byte* const scratch = tiles_.ensure_bytes(uz(threads_) * bytes);
+  while (column_locks_.size() < task.k.heads) column_locks_.push_back(std::make_unique<std::mutex>());
   // The last tiles see the most keys: they go first, so that no thread is left alone with a long one.
   parallel_for(threads_, layout.tiles * kv_heads, [&](int index, int worker) {
-    Tile(task, layout, layout.tiles - 1 - index / kv_heads, index % kv_heads, scratch + uz(worker) * bytes).run(packed_);
+    const int kv_head = index % kv_heads;
+    std::byte* const own = scratch + uz(worker) * bytes;
+    Tile(task, layout, layout.tiles - 1 - index / kv_heads, kv_head, own).run(packed_, *column_locks_[uz(kv_head)]);
   });
   if (task.columns != nullptr && layout.prefix_rows > 0) add_prefix_columns(task, layout);
 }
