@@ -29,6 +29,7 @@ class AlignedScratch {
 
   // Floats rounded up so that the next piece of the same scratch starts on a cache line again.
   static constexpr std::size_t padded(std::size_t count) { return (count + 15) / 16 * 16; }
+  static constexpr std::size_t padded_bytes(std::size_t count) { return (count + 63) / 64 * 64; }
 
  private:
   static constexpr std::align_val_t kAlignment{64};

@@ -275,7 +275,7 @@ void score_tile(const PrefillTile& tile) {
       const std::size_t begin = static_cast<std::size_t>(tile.columns[g].begin);
       const std::size_t end = static_cast<std::size_t>(tile.columns[g].end);
       if (column >= end || column + kPanel <= begin) continue;
-      prefetch_share(next, panel_floats, g, groups);
+      if (next != nullptr) prefetch_share(next, panel_floats, g, groups);
       micro_score(floats(tile.queries) + g * head_dim * kRows, keys, head_dim, tile.logits + g * kRows * kBlock + column);
     }
   }
@@ -370,8 +370,6 @@ AttentionKernels attention_kernels(Precision precision) {
 
 namespace {
 
-constexpr std::size_t kLineBytes = 64;
-
 std::size_t round_up(std::size_t count, std::size_t multiple) { return (count + multiple - 1) / multiple * multiple; }
 
 }  // namespace
@@ -380,13 +378,12 @@ std::size_t AttentionKernels::acc_stride(int head_dim) const {
   return round_up(static_cast<std::size_t>(head_dim), static_cast<std::size_t>(vector));
 }
 
-std::size_t AttentionKernels::query_bytes(int groups, int head_dim) const {
-  return round_up(static_cast<std::size_t>(groups * kMicroRows) * round_up(static_cast<std::size_t>(head_dim), 2) * element,
-                  kLineBytes);
+std::size_t AttentionKernels::query_group_bytes(int head_dim) const {
+  return kMicroRows * round_up(static_cast<std::size_t>(head_dim), sizeof(float) / element) * element;
 }
 
 std::size_t AttentionKernels::key_block_bytes(int head_dim) const {
-  return kPrefillBlock * round_up(static_cast<std::size_t>(head_dim), 2) * element;
+  return kPrefillBlock * round_up(static_cast<std::size_t>(head_dim), sizeof(float) / element) * element;
 }
 
 std::size_t AttentionKernels::value_block_bytes(int head_dim) const { return kPrefillBlock * acc_stride(head_dim) * element; }

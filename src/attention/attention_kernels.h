@@ -34,9 +34,9 @@ struct ColumnRange {
 
 // One step of the running softmax over a block of logits. Rows are independent.
 struct OnlineSoftmax {
-  float* logits = nullptr;  // [rows, stride], 64-byte aligned; becomes base^(logit - new max), exactly 0 for -inf
-  std::size_t stride = 0;   // a multiple of 16
-  int rows = 0;
+  float* logits = nullptr;       // [rows, stride], 64-byte aligned; becomes base^(logit - new max), exactly 0 for -inf
+  std::size_t stride = 0;        // a multiple of 16
+  int rows = 0;                  // of weigh_tile: a multiple of kMicroRows
   ColumnRange columns;           // rounded outwards to whole panels; the caller fills what it does not cover with -inf
   float* max = nullptr;          // [rows], updated
   float* sum = nullptr;          // [rows], updated
@@ -50,7 +50,7 @@ struct PrefillTile {
   int groups = 0;
   int head_dim = 0;
   const std::byte* keys = nullptr;       // packed block
-  const std::byte* values = nullptr;     // packed block
+  const std::byte* values = nullptr;     // packed block; score_tile only prefetches it, if not null
   const std::byte* next_keys = nullptr;  // the block that comes next, for prefetching; may be null
   const ColumnRange* columns = nullptr;  // [groups]: the keys of the block that some row of the group sees
   float* logits = nullptr;               // [groups * kMicroRows, kPrefillBlock]
@@ -94,8 +94,7 @@ struct AttentionKernels {
   void (*sum_columns)(const ColumnRows&) = nullptr;
 
   std::size_t acc_stride(int head_dim) const;  // head_dim rounded up to whole vectors
-  // Bytes, rounded up to whole cache lines.
-  std::size_t query_bytes(int groups, int head_dim) const;
+  std::size_t query_group_bytes(int head_dim) const;
   std::size_t key_block_bytes(int head_dim) const;
   std::size_t value_block_bytes(int head_dim) const;
   bool weights_are_logits() const { return element == sizeof(float); }  // weigh_tile works in place

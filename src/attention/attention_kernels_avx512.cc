@@ -40,17 +40,6 @@ KVARTET_INLINE __m512bh broadcast_pair(const std::byte* from) {
 
 // ---- softmax
 
-// 2^x for x <= 0, relative error below 8.6e-5, a fortieth of what rounding to BF16 may add. Minimax polynomial of degree 3 on
-// [0, 1) with the constant fixed at 1, so that 2^0 is exact; -inf gives 0.
-KVARTET_INLINE __m512 exp2_for_bf16(__m512 x) {
-  const __m512 f = _mm512_reduce_ps(x, 0x9);  // x - floor(x)
-  __m512 p = _mm512_set1_ps(0.077067042F);
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.227644991F));
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.695116786F));
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0F));
-  return _mm512_scalef_ps(p, x);  // times 2^floor(x)
-}
-
 // The polynomial of attention_kernels.cc: what earlier blocks are multiplied with is applied again and again.
 KVARTET_INLINE __m512 exp2_exact(__m512 x) {
   const __m512 f = _mm512_reduce_ps(x, 0x8);  // x - round(x)
@@ -63,65 +52,168 @@ KVARTET_INLINE __m512 exp2_exact(__m512 x) {
   return _mm512_scalef_ps(p, _mm512_roundscale_ps(x, 0x8));
 }
 
-// The largest of a row's logits in [begin, end), multiples of kPanel.
-KVARTET_INLINE float row_max(const float* row, std::size_t begin, std::size_t end) {
-  __m512 max0 = _mm512_set1_ps(-HUGE_VALF);
-  __m512 max1 = max0;
-  for (std::size_t c = begin; c < end; c += kPanel) {
-    max0 = _mm512_max_ps(max0, _mm512_max_ps(_mm512_load_ps(row + c), _mm512_load_ps(row + c + kVector)));
-    max1 = _mm512_max_ps(max1, _mm512_max_ps(_mm512_load_ps(row + c + 2 * kVector), _mm512_load_ps(row + c + 3 * kVector)));
-  }
-  return _mm512_reduce_max_ps(_mm512_max_ps(max0, max1));
+// Vectors of kMicroRows rows become one that holds their maxima, or sums, in its first lanes: the same tree for every row.
+struct SixVectors {
+  __m512 v[kRows];
+};
+
+KVARTET_INLINE __m512 combine(bool sums, __m512 x, __m512 y) { return sums ? _mm512_add_ps(x, y) : _mm512_max_ps(x, y); }
+
+KVARTET_INLINE __m512 halves(bool sums, __m512 x, __m512 y) {
+  return combine(sums, _mm512_shuffle_f32x4(x, y, 0x44), _mm512_shuffle_f32x4(x, y, 0xee));
 }
 
-// Two vectors of logits become 32 weights; adds the rounded ones to `sum`, two to a lane.
-KVARTET_INLINE void exponentiate_pair(const float* logits, __m512 max, std::byte* weights, __m512* sum) {
+KVARTET_INLINE __m512 quarters(bool sums, __m512 x, __m512 y) {
+  return combine(sums, _mm512_shuffle_f32x4(x, y, 0x88), _mm512_shuffle_f32x4(x, y, 0xdd));
+}
+
+KVARTET_INLINE __m512 reduce_rows(bool sums, const SixVectors& rows) {
+  const __m512 ef = halves(sums, rows.v[4], rows.v[5]);
+  const __m512 abcd = quarters(sums, halves(sums, rows.v[0], rows.v[1]), halves(sums, rows.v[2], rows.v[3]));
+  const __m512 efef = quarters(sums, ef, ef);
+  const __m512 two = combine(sums, _mm512_unpacklo_ps(abcd, efef), _mm512_unpackhi_ps(abcd, efef));
+  const __m512 one = combine(sums, two, _mm512_permute_ps(two, 0x4e));
+  return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0), one);
+}
+
+// Of a row's logits in [begin, end), multiples of kPanel.
+KVARTET_INLINE __m512 lane_max(const float* row, std::size_t begin, std::size_t end) {
+  __m512 max = _mm512_set1_ps(-HUGE_VALF);
+  for (std::size_t c = begin; c < end; c += kPanel) {
+    const __m512 max0 = _mm512_max_ps(_mm512_load_ps(row + c), _mm512_load_ps(row + c + kVector));
+    const __m512 max1 = _mm512_max_ps(_mm512_load_ps(row + c + 2 * kVector), _mm512_load_ps(row + c + 3 * kVector));
+    max = _mm512_max_ps(max, _mm512_max_ps(max0, max1));
+  }
+  return max;
+}
+
+// Eight vectors side by side, or four: each instruction finds its operands ready, and the CPU's short queue of waiting ones does
+// not fill up. A row's two panels at once are a third faster than one after the other.
+template <int kVectors>
+struct Vectors {
+  __m512 v[kVectors];
+};
+
+// How far logits lie below `max`. Beyond 200 nothing is left of a weight, and -inf becomes a number.
+template <int kVectors>
+KVARTET_INLINE void load_below(__m512 max, const float* logits, Vectors<kVectors>* x) {
+  const __m512 most = _mm512_set1_ps(200.0F);
+#pragma GCC unroll 8
+  for (int i = 0; i < kVectors; ++i) x->v[i] = _mm512_sub_ps(max, _mm512_load_ps(logits + uz(i) * kVector));
+#pragma GCC unroll 8
+  for (int i = 0; i < kVectors; ++i) x->v[i] = _mm512_min_ps(x->v[i], most);
+}
+
+// x becomes f, and n is what goes off the exponents of two vectors' weights together: 2^-x = 2^f * 2^-n, n = round(x), |f| <=
+// 1/2.
+template <int kVectors>
+KVARTET_INLINE void split(__m512i words, Vectors<kVectors>* x, Vectors<kVectors / 2>* n) {
+  const __m512 magic = _mm512_set1_ps(12582912.0F);  // 1.5 * 2^23: adding it leaves round(x) in the low bits
+  Vectors<kVectors> shifted;
+#pragma GCC unroll 8
+  for (int i = 0; i < kVectors; ++i) shifted.v[i] = _mm512_add_ps(x->v[i], magic);
+#pragma GCC unroll 8
+  for (int i = 0; i < kVectors / 2; ++i) {
+    n->v[i] = _mm512_castsi512_ps(_mm512_slli_epi16(
+        _mm512_permutex2var_epi16(_mm512_castps_si512(shifted.v[2 * i]), words, _mm512_castps_si512(shifted.v[2 * i + 1])), 7));
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < kVectors; ++i) shifted.v[i] = _mm512_sub_ps(shifted.v[i], magic);
+#pragma GCC unroll 8
+  for (int i = 0; i < kVectors; ++i) x->v[i] = _mm512_sub_ps(shifted.v[i], x->v[i]);
+}
+
+// 2^f by the minimax polynomial of degree 3, relative error below 7.5e-5: a fiftieth of what rounding may add.
+template <int kVectors>
+KVARTET_INLINE void raise_two_to(Vectors<kVectors>* f) {
+  Vectors<kVectors> p;
+#pragma GCC unroll 8
+  for (int i = 0; i < kVectors; ++i) {
+    p.v[i] = _mm512_fmadd_ps(_mm512_set1_ps(0.055171669F), f->v[i], _mm512_set1_ps(0.242611122F));
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < kVectors; ++i) p.v[i] = _mm512_fmadd_ps(p.v[i], f->v[i], _mm512_set1_ps(0.693260985F));
+#pragma GCC unroll 8
+  for (int i = 0; i < kVectors; ++i) f->v[i] = _mm512_fmadd_ps(p.v[i], f->v[i], _mm512_set1_ps(0.999928074F));
+}
+
+// Logits become weights, 2^(logit - max) in BF16; returns `sums` plus the rounded ones, two to a lane. Lane by lane the same
+// order whatever the columns: beyond a row's own, weights are 0.
+template <int kVectors>
+KVARTET_INLINE __m512 exponentiate(const float* logits, __m512 max, __m512i words, std::byte* weights) {
+  Vectors<kVectors> x;
+  Vectors<kVectors / 2> n;
+  load_below(max, logits, &x);
+  split(words, &x, &n);
+  raise_two_to(&x);
   const __m512bh ones = (__m512bh)_mm512_set1_epi16(0x3f80);
-  const __m512 w0 = exp2_for_bf16(_mm512_sub_ps(_mm512_load_ps(logits), max));
-  const __m512 w1 = exp2_for_bf16(_mm512_sub_ps(_mm512_load_ps(logits + kVector), max));
-  const __m512bh rounded = _mm512_cvtne2ps_pbh(w1, w0);
-  _mm512_store_si512(weights, (__m512i)rounded);
-  *sum = _mm512_dpbf16_ps(*sum, rounded, ones);
-}
-
-// Lane by lane the same order whatever `begin` and `end`: beyond a row's own columns weights are 0.
-KVARTET_INLINE float exponentiate(const float* logits, std::size_t begin, std::size_t end, float max, std::byte* weights) {
-  const __m512 vmax = _mm512_set1_ps(max);
-  __m512 sum0 = _mm512_setzero_ps();
-  __m512 sum1 = sum0;
-  for (std::size_t c = begin; c < end; c += kPanel) {
-    exponentiate_pair(logits + c, vmax, weights + c * 2, &sum0);
-    exponentiate_pair(logits + c + 2 * kVector, vmax, weights + (c + 2 * kVector) * 2, &sum1);
+  __m512 sums[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+#pragma GCC unroll 4
+  for (int i = 0; i < kVectors / 2; ++i) {
+    // Saturation makes those 0 of which nothing is left.
+    const __m512i fraction = (__m512i)_mm512_cvtne2ps_pbh(x.v[2 * i + 1], x.v[2 * i]);
+    const __m512i weight = _mm512_subs_epu16(fraction, _mm512_castps_si512(n.v[i]));
+    _mm512_store_si512(weights + i * 64, weight);
+    sums[i % 2] = _mm512_dpbf16_ps(sums[i % 2], (__m512bh)weight, ones);
   }
-  return _mm512_reduce_add_ps(_mm512_add_ps(sum0, sum1));
+  return _mm512_add_ps(sums[0], sums[1]);
 }
 
+constexpr int kGroupsAtOnce = 4;
+
+// Rows' new maxima, and what was accumulated before is multiplied with; `base` gets what their logits are relative to.
+KVARTET_INLINE void update_max(const OnlineSoftmax& args, std::size_t first, std::size_t begin, std::size_t end, float* base) {
+  const float* const logits = args.logits + first * args.stride;
+  SixVectors lanes;
+#pragma GCC unroll 6
+  for (std::size_t r = 0; r < kRows; ++r) lanes.v[r] = lane_max(logits + r * args.stride, begin, end);
+  const __mmask16 mask = first_lanes(kRows);
+  const __m512 lowest = _mm512_set1_ps(-HUGE_VALF);
+  const __m512 old_max = _mm512_mask_loadu_ps(lowest, mask, args.max + first);
+  const __m512 max = _mm512_max_ps(old_max, reduce_rows(false, lanes));
+  const __mmask16 same = _mm512_cmp_ps_mask(old_max, max, _CMP_EQ_OQ);  // -inf - -inf would not be a number
+  const __m512 rescale = _mm512_mask_mov_ps(exp2_exact(_mm512_sub_ps(old_max, max)), same, _mm512_set1_ps(1.0F));
+  _mm512_mask_storeu_ps(args.max + first, mask, max);
+  _mm512_mask_storeu_ps(args.rescale + first, mask, rescale);
+  // A row that has seen nothing yet keeps -inf; subtracting a finite number instead keeps -inf - -inf out.
+  const __mmask16 seen = _mm512_cmp_ps_mask(max, lowest, _CMP_NEQ_OQ);
+  _mm512_store_ps(base, _mm512_maskz_mov_ps(seen, max));
+}
+
+template <int kVectors>
+KVARTET_INLINE void weigh_rows(const OnlineSoftmax& args, std::size_t first, std::size_t column, const float* base,
+                               __m512i words) {
+  SixVectors sums;
+  for (std::size_t r = 0; r < kRows; ++r) {
+    const float* const logits = args.logits + (first + r) * args.stride + column;
+    sums.v[r] =
+        exponentiate<kVectors>(logits, _mm512_set1_ps(base[r]), words, args.weights + (first + r) * kWeightRow + column * 2);
+  }
+  const __mmask16 mask = first_lanes(kRows);
+  const __m512 before =
+      _mm512_mul_ps(_mm512_maskz_loadu_ps(mask, args.sum + first), _mm512_maskz_loadu_ps(mask, args.rescale + first));
+  _mm512_mask_storeu_ps(args.sum + first, mask, _mm512_add_ps(before, reduce_rows(true, sums)));
+}
+
+// Maxima first, then exponentials: the long chain of the maxima of a few groups hides behind each other.
 void weigh_tile(const OnlineSoftmax& args) {
   const std::size_t begin = uz(args.columns.begin) / kPanel * kPanel;
   const std::size_t end = (uz(args.columns.end) + kPanel - 1) / kPanel * kPanel;
-  const __m512 one = _mm512_set1_ps(1.0F);
-  for (int first = 0; first < args.rows; first += static_cast<int>(kVector)) {
-    const std::size_t rows = uz(args.rows - first) < kVector ? uz(args.rows - first) : kVector;
-    const float* const logits = args.logits + uz(first) * args.stride;
-    std::byte* const weights = args.weights + uz(first) * kWeightRow;
-    alignas(64) float lanes[kVector] = {};
-    for (std::size_t r = 0; r < rows; ++r) lanes[r] = row_max(logits + r * args.stride, begin, end);
-    const __mmask16 mask = first_lanes(rows);
-    const __m512 old_max = _mm512_maskz_loadu_ps(mask, args.max + first);
-    const __m512 max = _mm512_max_ps(old_max, _mm512_load_ps(lanes));
-    const __mmask16 same = _mm512_cmp_ps_mask(old_max, max, _CMP_EQ_OQ);  // -inf - -inf would not be a number
-    const __m512 rescale = _mm512_mask_mov_ps(exp2_exact(_mm512_sub_ps(old_max, max)), same, one);
-    const __m512 sum = _mm512_mul_ps(_mm512_maskz_loadu_ps(mask, args.sum + first), rescale);
-    _mm512_mask_storeu_ps(args.max + first, mask, max);
-    _mm512_mask_storeu_ps(args.rescale + first, mask, rescale);
-    // A row that has seen nothing yet keeps -inf; subtracting a finite number instead keeps -inf - -inf out.
-    const __mmask16 seen = _mm512_cmp_ps_mask(max, _mm512_set1_ps(-HUGE_VALF), _CMP_NEQ_OQ);
-    alignas(64) float base[kVector];
-    _mm512_store_ps(base, _mm512_maskz_mov_ps(seen, max));
-    for (std::size_t r = 0; r < rows; ++r) {
-      lanes[r] = exponentiate(logits + r * args.stride, begin, end, base[r], weights + r * kWeightRow);
+  alignas(64) std::uint16_t even[2 * kVector];
+  for (std::size_t i = 0; i < 2 * kVector; ++i) even[i] = static_cast<std::uint16_t>(2 * i);
+  const __m512i words = _mm512_load_si512(even);
+  alignas(64) float base[kGroupsAtOnce][kVector];
+  const std::size_t rows = uz(args.rows);
+  for (std::size_t first = 0; first < rows; first += kGroupsAtOnce * kRows) {
+    const std::size_t groups = rows - first < kGroupsAtOnce * kRows ? (rows - first) / kRows : kGroupsAtOnce;
+    for (std::size_t g = 0; g < groups; ++g) update_max(args, first + g * kRows, begin, end, base[g]);
+    for (std::size_t g = 0; g < groups; ++g) {
+      if (end - begin == kBlock) {
+        weigh_rows<8>(args, first + g * kRows, 0, base[g], words);
+      } else {
+        weigh_rows<4>(args, first + g * kRows, begin, base[g], words);
+      }
     }
-    _mm512_mask_storeu_ps(args.sum + first, mask, _mm512_add_ps(sum, _mm512_load_ps(lanes)));
   }
 }
 

@@ -154,7 +154,7 @@ TEST_P(AttentionKernelsTest, TileProductsEqualTheirDefinition) {
     AlignedScratch packed_weights;
     AlignedScratch acc;
     kernels_.pack_queries({q.data(), kRows, 1, d, d}, {.tokens = kRows, .group = 1},
-                          packed_q.ensure_bytes(kernels_.query_bytes(kGroups, head_dim)));
+                          packed_q.ensure_bytes(kGroups * kernels_.query_group_bytes(head_dim)));
     kernels_.pack_keys({k.data(), kTokens, d}, keys.ensure_bytes(kernels_.key_block_bytes(head_dim)));
     kernels_.pack_values({v.data(), kTokens, d}, values.ensure_bytes(kernels_.value_block_bytes(head_dim)));
     // A weight that no row of a group sees is 0, as the softmax leaves it.

@@ -1,7 +1,6 @@
 #include "attention/column_sums.h"
 
 #include <algorithm>
-#include <atomic>
 
 #include "core/check.h"
 
@@ -17,9 +16,7 @@ void ColumnSums::add(int head, int first, std::span<const std::uint32_t> units) 
   KV_DCHECK(head < heads_ && first + static_cast<int>(units.size()) <= columns_);
   std::uint64_t* const to =
       units_.data() + static_cast<std::size_t>(head) * static_cast<std::size_t>(columns_) + static_cast<std::size_t>(first);
-  for (std::size_t i = 0; i < units.size(); ++i) {
-    if (units[i] != 0) std::atomic_ref<std::uint64_t>(to[i]).fetch_add(units[i], std::memory_order_relaxed);
-  }
+  for (std::size_t i = 0; i < units.size(); ++i) to[i] += units[i];
 }
 
 ColumnSums ColumnSums::first(int columns) const {

@@ -14,6 +14,7 @@ namespace kvartet {
 namespace {
 
 constexpr int kTileRows = 144;  // (token, query head) rows per tile: its logits, sums and queries stay in the second-level cache
+constexpr int kScoredGroups = 4;  // logits that are not the weights stay in the first-level cache beside a panel of keys
 constexpr float kNoLogit = -std::numeric_limits<float>::infinity();
 
 std::size_t uz(int i) { return static_cast<std::size_t>(i); }
@@ -35,9 +36,10 @@ struct PrefillAttention::Layout {
   int group = 0;  // query heads per KV head
   int head_dim = 0;
   int tile_tokens = 0;
-  int tiles = 0;        // per KV head
-  int tile_groups = 0;  // micro tiles of kMicroRows rows in a full tile
-  int first_block = 0;  // blocks of k in front of it lie outside every query's window
+  int tiles = 0;          // per KV head
+  int tile_groups = 0;    // micro tiles of kMicroRows rows in a full tile
+  int scored_groups = 0;  // of them whose logits are kept at the same time
+  int first_block = 0;    // blocks of k in front of it lie outside every query's window
   int end_block = 0;
   SoftmaxPartial prefix;  // of all queries, [kv_heads * tokens * group]; acc null: no prefix
   // For column sums over a prefix: what a weight relative to the prefix alone is multiplied with, per query as in `prefix`.
@@ -50,6 +52,7 @@ struct PrefillAttention::Layout {
     tile_tokens = std::max(1, kTileRows / group);
     tiles = divide_up(static_cast<int>(task.q.tokens), tile_tokens);
     tile_groups = divide_up(tile_tokens * group, kMicroRows);
+    scored_groups = kernels.weights_are_logits() ? tile_groups : kScoredGroups;
     first_block = visible_rows(task.first, task.window).begin / kPrefillBlock;
     end_block = divide_up(task.first + static_cast<int>(task.q.tokens), kPrefillBlock);
     if (!task.prefix.empty()) prefix_rows = task.prefix[0].rows;
@@ -60,6 +63,10 @@ struct PrefillAttention::Layout {
 
   std::size_t padded_rows() const { return AlignedScratch::padded(uz(tile_groups * kMicroRows)); }
   std::size_t weight_row_bytes() const { return uz(kPrefillBlock) * kernels.element; }
+  std::size_t query_bytes() const { return AlignedScratch::padded_bytes(uz(tile_groups) * kernels.query_group_bytes(head_dim)); }
+  std::size_t logit_floats() const {
+    return kernels.weights_are_logits() ? 0 : uz(scored_groups * kMicroRows) * uz(kPrefillBlock);
+  }
   std::size_t kept_bytes() const { return padded_rows() * weight_row_bytes(); }  // weights of one block
 
   std::size_t key_offset(int kv_head) const {
@@ -188,10 +195,9 @@ class PrefillAttention::Tile {
  public:
   static std::size_t bytes(const PrefillTask& task, const Layout& l) {
     const std::size_t blocks = uz(l.kept_blocks(task));
-    const std::size_t logits = l.kernels.weights_are_logits() ? 0 : uz(kPrefillBlock);
-    const std::size_t row = sizeof(float) * (logits + blocks + l.kernels.acc_stride(l.head_dim) + 3) + sizeof(ColumnRange);
-    return l.kernels.query_bytes(l.tile_groups, l.head_dim) + l.padded_rows() * row + blocks * l.kept_bytes() +
-           sizeof(float) * AlignedScratch::padded(2 * uz(l.tile_groups));
+    const std::size_t row = sizeof(float) * (blocks + l.kernels.acc_stride(l.head_dim) + 3) + sizeof(ColumnRange);
+    return l.query_bytes() + l.padded_rows() * row + blocks * l.kept_bytes() +
+           sizeof(float) * (l.logit_floats() + AlignedScratch::padded(2 * uz(l.tile_groups)));
   }
 
   Tile(const PrefillTask& task, const Layout& layout, int tile, int kv_head, std::byte* scratch)
@@ -202,13 +208,13 @@ class PrefillAttention::Tile {
     const std::size_t padded = padded_ = layout.padded_rows();
     const std::size_t blocks = uz(layout.kept_blocks(task));
     queries_ = scratch;
-    kept_ = weights_ = queries_ + layout.kernels.query_bytes(layout.tile_groups, layout.head_dim);
+    kept_ = weights_ = queries_ + layout.query_bytes();
     float* floats = reinterpret_cast<float*>(kept_ + blocks * layout.kept_bytes());
     if (layout.kernels.weights_are_logits()) {
       logits_ = reinterpret_cast<float*>(weights_);
     } else {
       logits_ = floats;
-      floats += padded * uz(kPrefillBlock);
+      floats += layout.logit_floats();
     }
     kept_max_ = floats;
     acc_ = kept_max_ + padded * blocks;
@@ -220,7 +226,7 @@ class PrefillAttention::Tile {
     columns_ = visible_ + padded;
   }
 
-  void run(std::span<AlignedScratch> blocks) {
+  void run(std::span<AlignedScratch> blocks, std::mutex& column_lock) {
     layout_.kernels.pack_queries(task_.q, rows_, queries_);
     start_rows();
     const int last = (visible_[rows_.rows() - 1].end - 1) / kPrefillBlock;
@@ -228,7 +234,7 @@ class PrefillAttention::Tile {
       run_block(block, blocks[uz(block)].bytes(), block < last ? blocks[uz(block + 1)].bytes() : nullptr);
     }
     write_rows();
-    if (sums_columns_) add_columns(visible_[0].begin / kPrefillBlock, last);
+    if (sums_columns_) add_columns(visible_[0].begin / kPrefillBlock, last, column_lock);
   }
 
  private:
@@ -252,22 +258,15 @@ class PrefillAttention::Tile {
       columns_[g] = {within_block(visible_[g * kMicroRows], begin).begin,
                      within_block(visible_[g * kMicroRows + kMicroRows - 1], begin).end};
     }
-    const PrefillTile tile{.queries = queries_,
-                           .groups = rows_.groups(),
-                           .head_dim = layout_.head_dim,
-                           .keys = packed + layout_.key_offset(kv_head_),
-                           .values = packed + layout_.value_offset(kv_head_),
-                           .next_keys = next == nullptr ? nullptr : next + layout_.key_offset(kv_head_),
-                           .columns = columns_,
-                           .logits = logits_,
-                           .weights = weights_,
-                           .rescale = rescale_,
-                           .acc = acc_};
-    layout_.kernels.score_tile(tile);
-    for (int g = 0; g < rows_.groups(); ++g) {
-      if (columns_[g].begin < columns_[g].end) weigh_group(g, begin);
-    }
-    layout_.kernels.accumulate_tile(tile);
+    for (int g = 0; g < rows_.groups(); g += layout_.scored_groups) score_and_weigh(g, begin, packed);
+    layout_.kernels.accumulate_tile({.groups = rows_.groups(),
+                                     .head_dim = layout_.head_dim,
+                                     .values = packed + layout_.value_offset(kv_head_),
+                                     .next_keys = next == nullptr ? nullptr : next + layout_.key_offset(kv_head_),
+                                     .columns = columns_,
+                                     .weights = weights_,
+                                     .rescale = rescale_,
+                                     .acc = acc_});
     if (!sums_columns_) return;
     for (int g = 0; g < rows_.groups(); ++g) clear_uncovered(g);
     std::copy_n(max_, padded_, kept_max_ + kept_index(block) * padded_);
@@ -291,15 +290,19 @@ class PrefillAttention::Tile {
 
   // Every block's weights are relative to the largest logit so far; now that a row's maximum and sum are final, one factor
   // per row and block makes them what the softmax says. Nothing is computed twice.
-  void add_columns(int first_block, int last_block) {
+  void add_columns(int first_block, int last_block, std::mutex& column_lock) {
     alignas(64) std::uint32_t sums[kPrefillBlock];
-    float* const scale = rescale_;  // free by now
+    float* const scale = rescale_;  // free by now, as are the sums
+    float* const final_scale = sum_;
+    for (int r = 0; r < rows_.rows(); ++r) {
+      const bool counts = task_.first + rows_.token(r) >= task_.columns_from;
+      final_scale[r] = counts ? ColumnSums::kUnits / sum_[r] : 0.0F;
+    }
     for (int block = first_block; block <= last_block; ++block) {
       const std::size_t index = kept_index(block);
       for (int r = 0; r < rows_.rows(); ++r) {
         const float max = kept_max_[index * padded_ + uz(r)];
-        const bool counts = task_.first + rows_.token(r) >= task_.columns_from;
-        scale[r] = counts ? ColumnSums::kUnits * std::exp2(max - max_[r]) / sum_[r] : 0.0F;
+        scale[r] = max == max_[r] ? final_scale[r] : final_scale[r] * std::exp2(max - max_[r]);
       }
       const int begin = block * kPrefillBlock;
       const int columns = std::min(kPrefillBlock, task_.first + static_cast<int>(task_.q.tokens) - begin);
@@ -310,21 +313,44 @@ class PrefillAttention::Tile {
                                      .rows = rows_.rows(),
                                      .step = rows_.group,
                                      .sums = sums});
+        const std::scoped_lock lock(column_lock);
         task_.columns->add(rows_.first_head + head, layout_.prefix_rows + begin, {sums, uz(columns)});
       }
     }
   }
 
-  void weigh_group(int g, int block_begin) {
-    const int row = g * kMicroRows;
-    float* const logits = logits_ + uz(row) * uz(kPrefillBlock);
-    if (visible_[row].end < block_begin + kPrefillBlock || visible_[row + kMicroRows - 1].begin > block_begin) {
-      for (int r = 0; r < kMicroRows; ++r) hide_unseen(visible_[row + r], block_begin, logits + r * kPrefillBlock);
+  // The groups from `first` on whose logits are there at the same time.
+  void score_and_weigh(int first, int block_begin, const std::byte* packed) {
+    const int groups = std::min(layout_.scored_groups, rows_.groups() - first);
+    const int row = first * kMicroRows;
+    const bool is_last = first + groups == rows_.groups();
+    float* const logits = layout_.kernels.weights_are_logits() ? logits_ + uz(row) * uz(kPrefillBlock) : logits_;
+    layout_.kernels.score_tile({.queries = queries_ + uz(first) * layout_.kernels.query_group_bytes(layout_.head_dim),
+                                .groups = groups,
+                                .head_dim = layout_.head_dim,
+                                .keys = packed + layout_.key_offset(kv_head_),
+                                .values = is_last ? packed + layout_.value_offset(kv_head_) : nullptr,
+                                .columns = columns_ + first,
+                                .logits = logits});
+    if (visible_[row].end >= block_begin + kPrefillBlock && visible_[row + groups * kMicroRows - 1].begin <= block_begin) {
+      weigh(logits, row, groups * kMicroRows, {0, kPrefillBlock});
+      return;
     }
+    for (int g = first; g < first + groups; ++g) {
+      if (columns_[g].begin >= columns_[g].end) continue;
+      float* const group_logits = logits + uz((g - first) * kMicroRows) * uz(kPrefillBlock);
+      for (int r = 0; r < kMicroRows; ++r) {
+        hide_unseen(visible_[g * kMicroRows + r], block_begin, group_logits + r * kPrefillBlock);
+      }
+      weigh(group_logits, g * kMicroRows, kMicroRows, columns_[g]);
+    }
+  }
+
+  void weigh(float* logits, int row, int rows, ColumnRange columns) {
     layout_.kernels.weigh_tile({.logits = logits,
                                 .stride = uz(kPrefillBlock),
-                                .rows = kMicroRows,
-                                .columns = columns_[g],
+                                .rows = rows,
+                                .columns = columns,
                                 .max = max_ + row,
                                 .sum = sum_ + row,
                                 .rescale = rescale_ + row,
@@ -398,9 +424,12 @@ void PrefillAttention::run(const PrefillTask& task) {
   const int kv_heads = static_cast<int>(task.k.heads);
   const std::size_t bytes = Tile::bytes(task, layout);
   std::byte* const scratch = tiles_.ensure_bytes(uz(threads_) * bytes);
+  while (column_locks_.size() < task.k.heads) column_locks_.push_back(std::make_unique<std::mutex>());
   // The last tiles see the most keys: they go first, so that no thread is left alone with a long one.
   parallel_for(threads_, layout.tiles * kv_heads, [&](int index, int worker) {
-    Tile(task, layout, layout.tiles - 1 - index / kv_heads, index % kv_heads, scratch + uz(worker) * bytes).run(packed_);
+    const int kv_head = index % kv_heads;
+    std::byte* const own = scratch + uz(worker) * bytes;
+    Tile(task, layout, layout.tiles - 1 - index / kv_heads, kv_head, own).run(packed_, *column_locks_[uz(kv_head)]);
   });
   if (task.columns != nullptr && layout.prefix_rows > 0) add_prefix_columns(task, layout);
 }

@@ -1,6 +1,8 @@
 // Prefill attention: many new tokens, exact and causal among themselves, after an optional sealed prefix.
 #pragma once
 
+#include <memory>
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -54,6 +56,7 @@ class PrefillAttention {
   int packed_first_block_ = 0;
   int packed_rows_ = 0;
   AlignedScratch tiles_;
+  std::vector<std::unique_ptr<std::mutex>> column_locks_;  // per KV head: who adds to its columns
   AlignedScratch prefix_;
   AlignedScratch prefix_weights_;
   DecodeAttention prefix_attention_;

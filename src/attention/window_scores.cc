@@ -24,7 +24,7 @@ class BlockScorer {
   BlockScorer(const AttentionKernels& kernels, HeadRows<const float> q, HeadRows<const float> k, LayerScores* scores)
       : kernels_(kernels), q_(q), k_(k), scores_(scores), group_(static_cast<int>(q.heads / k.heads)) {
     rows_ = {.tokens = scores->window_rows, .group = group_};
-    packed_bytes_ = kernels.query_bytes(rows_.groups(), head_dim());
+    packed_bytes_ = AlignedScratch::padded_bytes(uz(rows_.groups()) * kernels.query_group_bytes(head_dim()));
     worker_bytes_ = kernels.key_block_bytes(head_dim()) + uz(rows_.groups() * kMicroRows * kPrefillBlock) * sizeof(float);
   }
 
