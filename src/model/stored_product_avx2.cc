@@ -10,7 +10,7 @@ namespace {
 constexpr std::size_t kOutputs = 4;  // of a tile
 constexpr std::size_t kMaxRows = 4;  // of activations that share unpacked weights
 constexpr std::size_t kBlocks = Int8Blocks::kBlocks;
-constexpr std::size_t kAhead = 8192;
+constexpr std::size_t kAhead = 4096;
 
 #define KV_INLINE inline __attribute__((always_inline))
 
@@ -142,6 +142,8 @@ KV_INLINE void multiply_tile(const StoredProduct& p, std::size_t first_row, cons
 template <class Format>
 void multiply(const StoredProduct& p, std::size_t begin, std::size_t end) {
   const std::size_t row_bytes = p.inputs / kStoredBlock * Format::kBlockBytes;
+  const char* const first = reinterpret_cast<const char*>(p.weights + begin * row_bytes);
+  for (std::size_t line = 0; line < kAhead; line += 64) _mm_prefetch(first + line, _MM_HINT_T0);
   for (std::size_t o = begin; o < end; o += kOutputs) {
     const std::size_t count = end - o < kOutputs ? end - o : kOutputs;
     const std::byte* outputs[kOutputs];
