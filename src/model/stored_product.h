@@ -63,6 +63,7 @@ struct StoredKernels {
 // Null: this CPU has none.
 const StoredKernels* stored_kernels();
 
-const StoredKernels* stored_kernels_avx512();  // of the twin, null where it cannot run
+const StoredKernels* stored_kernels_avx512();  // null where they cannot run
+const StoredKernels* stored_kernels_avx2();
 
 }  // namespace kvartet

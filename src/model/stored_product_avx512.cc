@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t kOutputs = 4;   // of a tile
 constexpr std::size_t kMaxRows = 4;   // of activations that share unpacked weights
-constexpr std::size_t kAhead = 8192;  // bytes of weights that prefetching is in front; 2 KiB to 16 KiB were tried
+constexpr std::size_t kAhead = 8192;  // bytes of weights that prefetching is in front; 1 to 16 KiB were tried
 constexpr std::size_t kBlocks = Int8Blocks::kBlocks;
 
 #define KV_INLINE inline __attribute__((always_inline))
@@ -167,7 +167,7 @@ KV_INLINE void multiply_tile(const StoredProduct& p, std::size_t first_row, cons
     Format::template unpack<true>(place, 0, &w);
     for (std::size_t n = 0; n < kRows; ++n) totals[n] = added(totals[n], w, x[n * runs + run]);
     for (std::size_t line = 0; line < kOutputs * run_bytes; line += 64) {
-      _mm_prefetch(reinterpret_cast<const char*>(ahead) + line, _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(ahead) + line, _MM_HINT_NTA);
     }
     ahead += kOutputs * run_bytes;
     for (std::size_t r = 0; r < kOutputs; ++r) place[r] += run_bytes;
@@ -185,6 +185,8 @@ KV_INLINE void multiply_tile(const StoredProduct& p, std::size_t first_row, cons
 template <class Format>
 void multiply(const StoredProduct& p, std::size_t begin, std::size_t end) {
   const std::size_t row_bytes = p.inputs / kStoredBlock * Format::kBlockBytes;
+  const char* const first = reinterpret_cast<const char*>(p.weights + begin * row_bytes);
+  for (std::size_t line = 0; line < kAhead; line += 64) _mm_prefetch(first + line, _MM_HINT_NTA);
   for (std::size_t o = begin; o < end; o += kOutputs) {
     const std::size_t count = end - o < kOutputs ? end - o : kOutputs;
     const std::byte* outputs[kOutputs];

@@ -2,6 +2,7 @@
 // weights and with libllama in the same process.
 #include "model/transformer.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -13,6 +14,7 @@
 #include "core/parallel_for.h"
 #include "model/peer_llama.h"
 #include "model/tiny_model.h"
+#include "simd/targets.h"
 
 namespace kvartet {
 namespace {
@@ -111,6 +113,43 @@ BENCHMARK_CAPTURE(bm_linear_part, converted, Linear::kConverted, false)
 BENCHMARK_CAPTURE(bm_linear_part, bf16_copy, Linear::kStored, true)
     ->Arg(1)
     ->Arg(8)
+    ->Arg(512)
+    ->UseRealTime()
+    ->Unit(benchmark::kMillisecond);
+
+// The same part with the products of one instruction set; "ggml" are those of ggml alone. To compare, let them take turns:
+// --benchmark_filter=bm_products --benchmark_enable_random_interleaving=true --benchmark_repetitions=5
+void bm_products(benchmark::State& state, Linear linear, const std::string& name) {
+  std::vector<SimdTarget> targets = simd_targets();
+  if (name == "ggml") targets.back().name = name;
+  const auto target = std::ranges::find(targets, name, &SimdTarget::name);
+  if (target == targets.end()) return state.SkipWithError("this CPU has no such instructions");
+  const ScopedSimdTarget scope(*target);
+  bm_linear_part(state, linear, false);
+}
+BENCHMARK_CAPTURE(bm_products, stored_ggml, Linear::kStored, "ggml")
+    ->Arg(1)
+    ->Arg(4)
+    ->Arg(16)
+    ->UseRealTime()
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(bm_products, stored_avx2, Linear::kStored, "AVX2")
+    ->Arg(1)
+    ->Arg(4)
+    ->Arg(16)
+    ->UseRealTime()
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(bm_products, stored_vnni, Linear::kStored, "AVX3_VNNI")
+    ->Arg(1)
+    ->Arg(4)
+    ->Arg(16)
+    ->UseRealTime()
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(bm_products, converted_ggml, Linear::kConverted, "ggml")
+    ->Arg(512)
+    ->UseRealTime()
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(bm_products, converted_bf16, Linear::kConverted, "AVX3_BF16")
     ->Arg(512)
     ->UseRealTime()
     ->Unit(benchmark::kMillisecond);

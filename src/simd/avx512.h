@@ -34,6 +34,7 @@
 #endif
 #define KVARTET_HAS_AVX512 1
 #define KVARTET_VNNI_FEATURES "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,avx512vnni,avx2,fma,f16c,bmi,bmi2"
+#define KVARTET_AVX2_FEATURES "avx2,fma,f16c"
 #define KVARTET_PRAGMA(text) _Pragma(#text)
 #if defined(__clang__)
 #define KVARTET_BEGIN_TARGET(features) \
@@ -43,6 +44,7 @@
 #define KVARTET_BEGIN_TARGET(features) _Pragma("GCC push_options") KVARTET_PRAGMA(GCC target(features))
 #define KVARTET_END_AVX512 _Pragma("GCC pop_options")
 #endif
+#define KVARTET_BEGIN_AVX2 KVARTET_BEGIN_TARGET(KVARTET_AVX2_FEATURES)  // in x_avx2.cc, with SimdExtension::kAvx2
 #define KVARTET_BEGIN_VNNI KVARTET_BEGIN_TARGET(KVARTET_VNNI_FEATURES)
 #define KVARTET_BEGIN_BF16 KVARTET_BEGIN_TARGET(KVARTET_VNNI_FEATURES ",avx512bf16")
 #else

@@ -11,11 +11,21 @@ namespace {
 SimdExtension best_extension() {
 #if defined(__x86_64__)
   // Asks the operating system too, which has to save the wide registers.
-  if ((hwy::SupportedTargets() & HWY_TARGETS & HWY_AVX3) == 0) return SimdExtension::kNone;
+  if ((hwy::SupportedTargets() & HWY_TARGETS & HWY_AVX2) == 0) return SimdExtension::kNone;
+  if ((hwy::SupportedTargets() & HWY_TARGETS & HWY_AVX3) == 0) return SimdExtension::kAvx2;
   if (!__builtin_cpu_supports("avx512vbmi") || !__builtin_cpu_supports("avx512vbmi2") || !__builtin_cpu_supports("avx512vnni")) {
-    return SimdExtension::kNone;
+    return SimdExtension::kAvx2;
   }
   return __builtin_cpu_supports("avx512bf16") ? SimdExtension::kBf16 : SimdExtension::kVnni;
+#else
+  return SimdExtension::kNone;
+#endif
+}
+
+// Of one of Highway's targets, whose better ones have smaller numbers.
+SimdExtension extension_of(std::int64_t bit) {
+#if defined(__x86_64__)
+  return bit <= HWY_AVX2 ? SimdExtension::kAvx2 : SimdExtension::kNone;
 #else
   return SimdExtension::kNone;
 #endif
@@ -39,7 +49,8 @@ std::vector<SimdTarget> simd_targets() {
   if (best >= SimdExtension::kBf16) targets.push_back({"AVX3_BF16", HWY_AVX3, SimdExtension::kBf16});
   if (best >= SimdExtension::kVnni) targets.push_back({"AVX3_VNNI", HWY_AVX3, SimdExtension::kVnni});
 #endif
-  for (const std::int64_t bit : hwy::SupportedAndGeneratedTargets()) targets.push_back({hwy::TargetName(bit), bit});
+  for (const std::int64_t bit : hwy::SupportedAndGeneratedTargets())
+    targets.push_back({hwy::TargetName(bit), bit, extension_of(bit)});
   return targets;
 }
 

@@ -7,10 +7,11 @@
 
 namespace kvartet {
 
-// Instructions that Highway 1.0.3 has no name for, each with all that come before it. Kernels that need them are twins of
-// Highway's, with intrinsics, in files named x_avx512.cc (simd/avx512.h).
+// What kernels written with intrinsics need, each with all that come before it: twins of Highway's kernels in files named
+// x_avx512.cc, because it has no name for the instruction that wins (simd/avx512.h).
 enum class SimdExtension : std::uint8_t {
   kNone,
+  kAvx2,  // with FMA and F16C, which Highway does have: for what has an AVX-512 twin and no portable kernel (x_avx2.cc)
   kVnni,  // AVX-512 with VBMI, VBMI2 and VNNI: permutations of bytes, dot products of 8-bit and 16-bit integers
   kBf16,  // dot products of BF16
 };
