@@ -2,11 +2,20 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <optional>
 
 #include "core/check.h"
 
 namespace kvartet {
+
+std::optional<StoredFormat> stored_format(ggml_type type) {
+  switch (type) {
+    case GGML_TYPE_Q4_0: return StoredFormat::kQ4_0;
+    case GGML_TYPE_Q4_1: return StoredFormat::kQ4_1;
+    case GGML_TYPE_Q8_0: return StoredFormat::kQ8_0;
+    default: return std::nullopt;
+  }
+}
+
 namespace {
 
 constexpr std::size_t kTile = 4;  // outputs of stored weights: threads share a matrix at multiples of it
@@ -15,15 +24,6 @@ constexpr std::size_t kGatedRows = 16;
 constexpr std::size_t kGatedOutputs = 4 * kStoredBlock;
 constexpr std::size_t kGatedTiles = 16;  // of packed weights
 constexpr std::size_t kAlignment = 64;
-
-std::optional<StoredFormat> format_of(const ggml_tensor& weight) {
-  switch (weight.type) {
-    case GGML_TYPE_Q4_0: return StoredFormat::kQ4_0;
-    case GGML_TYPE_Q4_1: return StoredFormat::kQ4_1;
-    case GGML_TYPE_Q8_0: return StoredFormat::kQ8_0;
-    default: return std::nullopt;
-  }
-}
 
 std::size_t uz(std::int64_t n) { return static_cast<std::size_t>(n); }
 std::int64_t i64(std::size_t n) { return static_cast<std::int64_t>(n); }
@@ -142,7 +142,7 @@ void run_stored(ggml_tensor* dst, int thread, int threads, void* data) {
     StoredProduct product = stored_product(node, weight, dst->src[0]);
     product.out = results + outputs.begin;
     product.out_stride = factor.outputs;
-    node.stored->multiply[static_cast<std::size_t>(*format_of(*weight))](product, outputs.begin, outputs.end);
+    node.stored->multiply[static_cast<std::size_t>(*stored_format(weight->type))](product, outputs.begin, outputs.end);
     finish(node, factor, bias, node.adds ? dst->src[source] : nullptr, {{0, node.rows}, outputs}, results);
   }
 }
@@ -199,7 +199,7 @@ void gate_stored(const LinearNode& node, const ggml_tensor* dst, const Region& r
     product.rows = region.rows.end - region.rows.begin;
     product.out = values[m];
     product.out_stride = kGatedOutputs;
-    const auto format = static_cast<std::size_t>(*format_of(*dst->src[1 + m]));
+    const auto format = static_cast<std::size_t>(*stored_format(dst->src[1 + m]->type));
     node.stored->multiply[format](product, region.outputs.begin, region.outputs.end);
   }
   const std::size_t outputs = node.factors[0].outputs;
@@ -254,7 +254,7 @@ LinearNodes::~LinearNodes() = default;
 
 LinearNodes::Kind LinearNodes::kind_of(const ggml_tensor& weight) const {
   if (weight.type == kPackedType) return Kind::kPacked;
-  return stored_ != nullptr && format_of(weight).has_value() ? Kind::kStored : Kind::kGgml;
+  return stored_ != nullptr && stored_format(weight.type).has_value() ? Kind::kStored : Kind::kGgml;
 }
 
 LinearNode* LinearNodes::new_node(const ggml_tensor& weight) {

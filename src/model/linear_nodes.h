@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <list>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -35,6 +36,9 @@ struct LinearFactor {
   std::size_t outputs = 0;
   ggml_tensor* bias = nullptr;  // null: none
 };
+
+// Of the weights that there are kernels for on some CPU.
+std::optional<StoredFormat> stored_format(ggml_type type);
 
 struct LinearNode;
 

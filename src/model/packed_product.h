@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "model/stored_product.h"
+
 namespace kvartet {
 
 // A panel is 64 outputs: [inputs / 2][64] pairs of BF16. Outputs past the last are zeros.
@@ -27,6 +29,8 @@ struct PackedKernels {
   void (*round)(const float* x, std::size_t n, std::uint16_t* to);
   // `count` rows of f32 weights [count, inputs] as a panel; inputs is a multiple of 32.
   void (*pack)(const float* rows, std::size_t inputs, std::size_t count, std::uint32_t* panel);
+  // The same of weights as they are stored, without a detour through memory.
+  void (*pack_stored)(const std::byte* rows, StoredFormat format, std::size_t inputs, std::size_t count, std::uint32_t* panel);
   // The outputs of one panel for rows [begin, end).
   void (*multiply)(const PackedProduct& product, std::size_t panel, std::size_t begin, std::size_t end);
 };

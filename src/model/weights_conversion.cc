@@ -107,12 +107,19 @@ void pack_matrix(const ggml_tensor& from, ggml_tensor& to, int threads) {
   KV_CHECK(to.type == kPackedType && from.ne[0] == 2 * to.ne[1] && ggml_is_contiguous(&from));
   const auto inputs = static_cast<std::size_t>(from.ne[0]);
   const auto outputs = static_cast<std::size_t>(from.ne[1]);
+  const PackedKernels& kernels = *packed_kernels();
+  const std::optional<StoredFormat> format = stored_format(from.type);
   parallel_for(threads, static_cast<int>(to.ne[2]), [&](int panel, int) {
     const std::size_t first = static_cast<std::size_t>(panel) * kPanelOutputs;
     const std::size_t count = std::min(kPanelOutputs, outputs - first);
+    std::uint32_t* const place = static_cast<std::uint32_t*>(to.data) + first * (inputs / 2);
+    if (format.has_value()) {
+      const std::byte* const stored = static_cast<const std::byte*>(from.data) + first * from.nb[1];
+      return kernels.pack_stored(stored, *format, inputs, count, place);
+    }
     std::vector<float> rows(count * inputs);
     for (std::size_t r = 0; r < count; ++r) read_row(from, static_cast<std::int64_t>(first + r), rows.data() + r * inputs);
-    packed_kernels()->pack(rows.data(), inputs, count, static_cast<std::uint32_t*>(to.data) + first * (inputs / 2));
+    kernels.pack(rows.data(), inputs, count, place);
   });
 }
 
