@@ -99,6 +99,26 @@ TEST(OffloadEngine, AnyNumberOfThreadsGivesTheSameBits) {
   EXPECT_EQ(logits[0], logits[1]);
 }
 
+// Rows of the answer that go far while it is made: the same bits on every number of threads and as one of a batch.
+TEST(OffloadEngine, GeneratedRowsGoFarOnAWholeModel) {
+  std::vector<std::vector<float>> logits;
+  for (const int threads : {1, 2, 3, 7, 16}) {
+    const auto engine = open_tiny({}, threads);
+    auto sequences = engine->prefill(random_tokens(kPrompt, 1), specs_of({"yakv:generated=64", "full"}));
+    ASSERT_TRUE(sequences.ok()) << sequences.status().message();
+    Sequence* both[] = {&(*sequences)[0], &(*sequences)[1]};
+    const std::vector<Token> fed = random_tokens(100, 9);
+    for (const Token token : fed) {
+      const Token tokens[] = {token, token};
+      ASSERT_TRUE(engine->decode(both, tokens).ok());
+    }
+    EXPECT_EQ(both[0]->cache.bytes(), *predict_bytes(both[0]->cache.spec(), engine->shape(), kPrompt, 100));
+    ASSERT_TRUE(both[0]->cache.check_integrity().ok());
+    logits.push_back(both[0]->logits);
+  }
+  for (const auto& other : logits) EXPECT_EQ(other, logits[0]);
+}
+
 // T-FULL on a whole model whose heads share by three, and the order that offloading.md 11 expects of the two presets where the
 // prompt asks for look-ups: an earlier passage comes again, so that each step wants the rows that followed it.
 TEST(OffloadEngine, TModelLevel) {

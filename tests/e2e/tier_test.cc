@@ -13,9 +13,10 @@ class TierCommand : public testing::Test {
  protected:
   TierCommand() { std::filesystem::create_directory(rows_); }
 
-  Finished ask(const std::string& kv, const Arguments& more = {}) const {
-    return run(Arguments{"run", "-m", model_, "--threads", "1", "--raw", "-f", text_, "-n", "6", "--kv", kv, "--tier-dir", rows_,
-                         "--json"} +
+  Finished ask(const std::string& kv, const Arguments& more = {}) const { return ask_for("6", kv, more); }
+  Finished ask_for(const std::string& tokens, const std::string& kv, const Arguments& more = {}) const {
+    return run(Arguments{"run", "-m", model_, "--threads", "1", "--raw", "-f", text_, "-n", tokens, "--kv", kv, "--tier-dir",
+                         rows_, "--json"} +
                more);
   }
 
@@ -55,6 +56,25 @@ TEST_F(TierCommand, QuestionsShareTheSealedRows) {
   const Json disk = ask("yakv:tier=disk,cache=0.25", questions).json();
   ASSERT_EQ(disk["answers"].size(), 2U);
   for (std::size_t i = 0; i < 2; ++i) EXPECT_EQ(disk["answers"][i]["text"], ram["answers"][i]["text"]);
+}
+
+// A long answer of which only some rows stay near: the same text from every tier, and at the end what explain said.
+TEST_F(TierCommand, ALongAnswerStaysBounded) {
+  std::string text;
+  for (const std::string tier : {"ram", "mmap", "disk"}) {
+    const std::string kv = "yakv:generated=64,tier=" + tier;
+    const Finished finished = ask_for("100", kv);
+    ASSERT_TRUE(is_ok(finished)) << tier;
+    const Json d = finished.json();
+    if (text.empty()) text = d["text"];
+    EXPECT_EQ(d["text"], text) << tier;
+    const int steps = d["completion_tokens"].get<int>() - 1;
+    EXPECT_GT(steps, 64);
+    const Json before = run({"explain", "-m", model_, "--kv", kv, "--prompt-tokens",
+                             std::to_string(d["prompt_tokens"].get<int>()), "--output-tokens", std::to_string(steps), "--json"})
+                            .json();
+    EXPECT_EQ(before["live_bytes"], d["kv_end"]["live_bytes"]) << tier;
+  }
 }
 
 TEST_F(TierCommand, RefusalsAreOneSentence) {
