@@ -1,7 +1,7 @@
 // What the VNNI twins of the tile kernels share: sums[query, lane] += x[query, step] * code(step, lane) in integers.
 //
-// vpdpbusd multiplies four unsigned bytes of a lane by four signed ones and adds them up, a million million times a second
-// where floats have a quarter of that. Codes (or their levels) are the unsigned bytes as they are unpacked. The coefficient x,
+// vpdpbusd multiplies four unsigned bytes of a lane by four signed ones and adds them up, at the rate of one multiply-add of
+// floats. Codes (or their levels) are the unsigned bytes as they are unpacked. The coefficient x,
 // a query or a softmax weight times the scale of its channel or row, is rounded once to 16 bits of the largest of its run and
 // cut in two signed digits, 256 * high + low; both multiply the same unpacked codes. So the added error is that of one
 // rounding to 2^-16 of the largest coefficient: near-exact, where one digit alone would cost a percent. The sums themselves
@@ -359,6 +359,7 @@ __attribute__((noinline)) void fold_queries(const float* q, std::size_t q_stride
     _mm512_store_ps(of_queries, reduce_each<Sum, kQueries>(sums));
     std::memcpy(number_sum, of_numbers, kQueries * sizeof(std::int32_t));
     std::memcpy(sum, of_queries, kQueries * sizeof(float));
+    for (std::size_t k = 0; k < kQueries; ++k) step[k] += 0.0F * sum[k];  // a NaN or an Inf is not lost in whole numbers
   }
 }
 

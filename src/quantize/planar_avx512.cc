@@ -23,7 +23,7 @@ struct PlanarLevels {
   __m512i table;
 
   explicit KVARTET_VNNI_INLINE PlanarLevels(const CodeLevels& levels) {
-    alignas(64) static constexpr DigitPlaces kCounting = counting();
+    alignas(64) static constexpr Entries kCounting = counting();
     const __m512i codes = _mm512_and_si512(_mm512_load_si512(kCounting.of), _mm512_set1_epi8((1 << kBits) - 1));
     const __m512i bytes = _mm512_castsi128_si512(_mm_loadu_si128(reinterpret_cast<const __m128i*>(levels.bytes)));
     table = levels.kind == LevelKind::kCode ? codes : _mm512_permutexvar_epi8(codes, bytes);
@@ -35,10 +35,13 @@ struct PlanarLevels {
   }
 
  private:
-  static constexpr DigitPlaces counting() {
-    DigitPlaces places{};
-    for (int i = 0; i < 64; ++i) places.of[i] = static_cast<std::uint8_t>(i);
-    return places;
+  struct Entries {
+    std::uint8_t of[64];
+  };
+  static constexpr Entries counting() {
+    Entries entries{};
+    for (int i = 0; i < 64; ++i) entries.of[i] = static_cast<std::uint8_t>(i);
+    return entries;
   }
   static KVARTET_VNNI_INLINE __m512i load(const std::uint32_t* word, int i) {
     return _mm512_loadu_si512(word + static_cast<std::size_t>(i) * kPlanarLanes);
