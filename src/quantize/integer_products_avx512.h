@@ -36,6 +36,7 @@ KVARTET_VNNI_INLINE std::uintptr_t bytes_ahead(const void* tile, const void* nex
   return next == nullptr ? 0 : reinterpret_cast<std::uintptr_t>(next) - reinterpret_cast<std::uintptr_t>(tile);
 }
 KVARTET_VNNI_INLINE void prefetch_ahead(const void* p, std::uintptr_t ahead) {
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): another tile, another object
   _mm_prefetch(reinterpret_cast<const char*>(reinterpret_cast<std::uintptr_t>(p) + ahead), _MM_HINT_T1);
 }
 
@@ -223,8 +224,7 @@ KVARTET_VNNI_INLINE void fold_some(const FoldSource& source, std::size_t groups,
   constexpr int kCount = kGroups * kQueries;
   const std::size_t first = source.first();
   const std::size_t count = source.runs() * kRunSteps;
-  const float* const from =
-      reinterpret_cast<const float*>(reinterpret_cast<std::uintptr_t>(source.from) - (source.begin - first) * sizeof(float));
+  const float* const from = source.from - (source.begin - first);  // lanes before the first are masked
   __m512 largest[kLanes];
   __m512 offset[kLanes];
 #pragma GCC unroll 16
@@ -243,7 +243,7 @@ KVARTET_VNNI_INLINE void fold_some(const FoldSource& source, std::size_t groups,
       }
       const __mmask16 wanted = kWhich == Lanes::kAll ? 0xffff : lanes_in(first + i, source.begin, source.end);
       const __m512 scale = only<kWhich>(wanted, load_f16(scales + i));
-      __m512 zero = _mm512_setzero_ps();
+      __m512 zero = _mm512_setzero_ps();  // NOLINT(misc-const-correctness): set where there are zeros
       if constexpr (kZeros == Zeros::kAdd) {
         zero = _mm512_fmadd_ps(scale, _mm512_set1_ps(source.center), only<kWhich>(wanted, load_f16(zeros + i)));
       }

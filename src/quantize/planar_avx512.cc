@@ -8,10 +8,8 @@
 
 #if KVARTET_HAS_AVX512
 KVARTET_BEGIN_VNNI
-namespace kvartet {
+namespace kvartet::vnni {
 namespace {
-
-using namespace vnni;
 
 constexpr std::size_t kRows = kPlanarRows;
 constexpr std::size_t kMostGroups = kPlanarMaxChannels / 32;
@@ -153,7 +151,7 @@ __attribute__((noinline)) void score_part(const CodePart& part, const ScoreArgs&
   const std::size_t begin = static_cast<std::size_t>(args.begin);
   for (std::size_t t = begin / kBlockLanes * kBlockLanes; t < static_cast<std::size_t>(args.end); t += kBlockLanes) {
     // Before the first logit where the block begins before the first row: what lies there is masked.
-    float* const to = reinterpret_cast<float*>(reinterpret_cast<std::uintptr_t>(logits) + (t - begin) * sizeof(float));
+    float* const to = t < begin ? logits - (begin - t) : logits + (t - begin);
     score_block<kBits, kQueries>(part, levels, args, folded, t, to, first);
   }
 }
@@ -272,7 +270,7 @@ bool suits(const CodePart& part) {
 }
 
 }  // namespace
-}  // namespace kvartet
+}  // namespace kvartet::vnni
 KVARTET_END_AVX512
 #endif
 
@@ -281,8 +279,8 @@ namespace kvartet {
 PlanarKernels planar_kernels_avx512(const PlanarRows& rows) {
 #if KVARTET_HAS_AVX512
   bool all = uses_extension(SimdExtension::kVnni);
-  for (int p = 0; p < rows.part_count; ++p) all = all && suits(rows.parts[p]);
-  if (all) return {score_planar, accumulate_planar};
+  for (int p = 0; p < rows.part_count; ++p) all = all && vnni::suits(rows.parts[p]);
+  if (all) return {vnni::score_planar, vnni::accumulate_planar};
 #endif
   (void)rows;
   return {};
