@@ -9,10 +9,8 @@
 
 #if KVARTET_HAS_AVX512
 KVARTET_BEGIN_VNNI
-namespace kvartet {
+namespace kvartet::vnni {
 namespace {
-
-using namespace vnni;
 
 constexpr std::size_t kTileRows = 64;
 
@@ -55,15 +53,15 @@ struct ScoreF16 {
     }
     add_steps(keys + block0 * kBlockLanes * head_dim, keys + block1 * kBlockLanes * head_dim, head_dim,
               bytes_ahead(args.tile, args.next), args.q + query * head_dim, head_dim, sums);
-    const std::uintptr_t logits = reinterpret_cast<std::uintptr_t>(args.logits + query * args.logit_stride);
+    float* const logits = args.logits + query * args.logit_stride;
 #pragma GCC unroll 4
     for (std::size_t v = 0; v < 4; ++v) {
       const std::size_t t = v * kLanes;
       const __mmask16 wanted = lanes_in(t, begin, end);
+      float* const to = t < begin ? logits - (begin - t) : logits + (t - begin);  // what lies before the first is masked
 #pragma GCC unroll 4
       for (std::size_t k = 0; k < kQueries; ++k) {
-        _mm512_mask_storeu_ps(reinterpret_cast<float*>(logits + (k * args.logit_stride + t - begin) * sizeof(float)), wanted,
-                              sums.of[k][v]);
+        _mm512_mask_storeu_ps(to + k * args.logit_stride, wanted, sums.of[k][v]);
       }
     }
   }
@@ -99,7 +97,7 @@ void score_f16(const TileFormat& format, const ScoreArgs& args) { for_query_chun
 void accumulate_f16(const TileFormat& format, const AccumulateArgs& args) { for_query_chunks<AccumulateF16>(format, args); }
 
 }  // namespace
-}  // namespace kvartet
+}  // namespace kvartet::vnni
 KVARTET_END_AVX512
 #endif
 
@@ -107,7 +105,7 @@ namespace kvartet {
 
 F16Kernels f16_kernels_avx512(int head_dim) {
 #if KVARTET_HAS_AVX512
-  if (uses_extension(SimdExtension::kVnni) && head_dim % 64 == 0) return {score_f16, accumulate_f16};
+  if (uses_extension(SimdExtension::kVnni) && head_dim % 64 == 0) return {vnni::score_f16, vnni::accumulate_f16};
 #endif
   (void)head_dim;
   return {};

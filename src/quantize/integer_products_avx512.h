@@ -1,7 +1,7 @@
 // What the VNNI twins of the tile kernels share: sums[query, lane] += x[query, step] * code(step, lane) in integers.
 //
-// vpdpbusd multiplies four unsigned bytes of a lane by four signed ones and adds them up, a million million times a second
-// where floats have a quarter of that. Codes (or their levels) are the unsigned bytes as they are unpacked. The coefficient x,
+// vpdpbusd multiplies four unsigned bytes of a lane by four signed ones and adds them up, at the rate of one multiply-add of
+// floats. Codes (or their levels) are the unsigned bytes as they are unpacked. The coefficient x,
 // a query or a softmax weight times the scale of its channel or row, is rounded once to 16 bits of the largest of its run and
 // cut in two signed digits, 256 * high + low; both multiply the same unpacked codes. So the added error is that of one
 // rounding to 2^-16 of the largest coefficient: near-exact, where one digit alone would cost a percent. The sums themselves
@@ -36,6 +36,7 @@ KVARTET_VNNI_INLINE std::uintptr_t bytes_ahead(const void* tile, const void* nex
   return next == nullptr ? 0 : reinterpret_cast<std::uintptr_t>(next) - reinterpret_cast<std::uintptr_t>(tile);
 }
 KVARTET_VNNI_INLINE void prefetch_ahead(const void* p, std::uintptr_t ahead) {
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): another tile, another object
   _mm_prefetch(reinterpret_cast<const char*>(reinterpret_cast<std::uintptr_t>(p) + ahead), _MM_HINT_T1);
 }
 
@@ -223,8 +224,7 @@ KVARTET_VNNI_INLINE void fold_some(const FoldSource& source, std::size_t groups,
   constexpr int kCount = kGroups * kQueries;
   const std::size_t first = source.first();
   const std::size_t count = source.runs() * kRunSteps;
-  const float* const from =
-      reinterpret_cast<const float*>(reinterpret_cast<std::uintptr_t>(source.from) - (source.begin - first) * sizeof(float));
+  const float* const from = source.from - (source.begin - first);  // lanes before the first are masked
   __m512 largest[kLanes];
   __m512 offset[kLanes];
 #pragma GCC unroll 16
@@ -243,7 +243,7 @@ KVARTET_VNNI_INLINE void fold_some(const FoldSource& source, std::size_t groups,
       }
       const __mmask16 wanted = kWhich == Lanes::kAll ? 0xffff : lanes_in(first + i, source.begin, source.end);
       const __m512 scale = only<kWhich>(wanted, load_f16(scales + i));
-      __m512 zero = _mm512_setzero_ps();
+      __m512 zero = _mm512_setzero_ps();  // NOLINT(misc-const-correctness): set where there are zeros
       if constexpr (kZeros == Zeros::kAdd) {
         zero = _mm512_fmadd_ps(scale, _mm512_set1_ps(source.center), only<kWhich>(wanted, load_f16(zeros + i)));
       }
@@ -359,6 +359,7 @@ __attribute__((noinline)) void fold_queries(const float* q, std::size_t q_stride
     _mm512_store_ps(of_queries, reduce_each<Sum, kQueries>(sums));
     std::memcpy(number_sum, of_numbers, kQueries * sizeof(std::int32_t));
     std::memcpy(sum, of_queries, kQueries * sizeof(float));
+    for (std::size_t k = 0; k < kQueries; ++k) step[k] += 0.0F * sum[k];  // a NaN or an Inf is not lost in whole numbers
   }
 }
 

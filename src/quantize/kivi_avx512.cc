@@ -7,10 +7,8 @@
 
 #if KVARTET_HAS_AVX512
 KVARTET_BEGIN_VNNI
-namespace kvartet {
+namespace kvartet::vnni {
 namespace {
-
-using namespace vnni;
 
 // Shifted and masked, a word gives the codes of four of its steps: not neighbours, but 8 / kBits apart. The digits of
 // coefficients are put in that order (step). Codes of 3 bits are planar (planar_rows.h): neighbours.
@@ -114,7 +112,7 @@ struct ScoreKivi {
     for (std::size_t t = begin / kKiviLanes * kKiviLanes; t < end; t += kKiviLanes) {
       const std::size_t g = t / layout.group - first_group;
       // Before the first logit where the block begins before the first row: what lies there is masked.
-      float* const to = reinterpret_cast<float*>(reinterpret_cast<std::uintptr_t>(logits) + (t - begin) * sizeof(float));
+      float* const to = t < begin ? logits - (begin - t) : logits + (t - begin);
       score_block<kBits, kQueries>(layout, args, t, digits + g * group_bytes, folded, folded.at(g, 0), to);
     }
   }
@@ -182,7 +180,7 @@ void accumulate_kivi(const TileFormat& format, const AccumulateArgs& args) {
 }
 
 }  // namespace
-}  // namespace kvartet
+}  // namespace kvartet::vnni
 KVARTET_END_AVX512
 #endif
 
@@ -193,10 +191,10 @@ KiviKernels kivi_kernels_avx512(int bits, int head_dim) {
   const bool fits = bits < 8 || head_dim <= 256;  // sums of products in 32 bits
   if (uses_extension(SimdExtension::kVnni) && fits) {
     switch (bits) {
-      case 2: return {score_kivi<2>, accumulate_kivi<2>};
-      case 3: return {score_kivi<3>, accumulate_kivi<3>};
-      case 4: return {score_kivi<4>, accumulate_kivi<4>};
-      default: return {score_kivi<8>, accumulate_kivi<8>};
+      case 2: return {vnni::score_kivi<2>, vnni::accumulate_kivi<2>};
+      case 3: return {vnni::score_kivi<3>, vnni::accumulate_kivi<3>};
+      case 4: return {vnni::score_kivi<4>, vnni::accumulate_kivi<4>};
+      default: return {vnni::score_kivi<8>, vnni::accumulate_kivi<8>};
     }
   }
 #endif

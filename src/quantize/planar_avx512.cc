@@ -8,10 +8,8 @@
 
 #if KVARTET_HAS_AVX512
 KVARTET_BEGIN_VNNI
-namespace kvartet {
+namespace kvartet::vnni {
 namespace {
-
-using namespace vnni;
 
 constexpr std::size_t kRows = kPlanarRows;
 constexpr std::size_t kMostGroups = kPlanarMaxChannels / 32;
@@ -23,7 +21,7 @@ struct PlanarLevels {
   __m512i table;
 
   explicit KVARTET_VNNI_INLINE PlanarLevels(const CodeLevels& levels) {
-    alignas(64) static constexpr DigitPlaces kCounting = counting();
+    alignas(64) static constexpr Entries kCounting = counting();
     const __m512i codes = _mm512_and_si512(_mm512_load_si512(kCounting.of), _mm512_set1_epi8((1 << kBits) - 1));
     const __m512i bytes = _mm512_castsi128_si512(_mm_loadu_si128(reinterpret_cast<const __m128i*>(levels.bytes)));
     table = levels.kind == LevelKind::kCode ? codes : _mm512_permutexvar_epi8(codes, bytes);
@@ -35,10 +33,13 @@ struct PlanarLevels {
   }
 
  private:
-  static constexpr DigitPlaces counting() {
-    DigitPlaces places{};
-    for (int i = 0; i < 64; ++i) places.of[i] = static_cast<std::uint8_t>(i);
-    return places;
+  struct Entries {
+    std::uint8_t of[64];
+  };
+  static constexpr Entries counting() {
+    Entries entries{};
+    for (int i = 0; i < 64; ++i) entries.of[i] = static_cast<std::uint8_t>(i);
+    return entries;
   }
   static KVARTET_VNNI_INLINE __m512i load(const std::uint32_t* word, int i) {
     return _mm512_loadu_si512(word + static_cast<std::size_t>(i) * kPlanarLanes);
@@ -150,7 +151,7 @@ __attribute__((noinline)) void score_part(const CodePart& part, const ScoreArgs&
   const std::size_t begin = static_cast<std::size_t>(args.begin);
   for (std::size_t t = begin / kBlockLanes * kBlockLanes; t < static_cast<std::size_t>(args.end); t += kBlockLanes) {
     // Before the first logit where the block begins before the first row: what lies there is masked.
-    float* const to = reinterpret_cast<float*>(reinterpret_cast<std::uintptr_t>(logits) + (t - begin) * sizeof(float));
+    float* const to = t < begin ? logits - (begin - t) : logits + (t - begin);
     score_block<kBits, kQueries>(part, levels, args, folded, t, to, first);
   }
 }
@@ -269,7 +270,7 @@ bool suits(const CodePart& part) {
 }
 
 }  // namespace
-}  // namespace kvartet
+}  // namespace kvartet::vnni
 KVARTET_END_AVX512
 #endif
 
@@ -278,8 +279,8 @@ namespace kvartet {
 PlanarKernels planar_kernels_avx512(const PlanarRows& rows) {
 #if KVARTET_HAS_AVX512
   bool all = uses_extension(SimdExtension::kVnni);
-  for (int p = 0; p < rows.part_count; ++p) all = all && suits(rows.parts[p]);
-  if (all) return {score_planar, accumulate_planar};
+  for (int p = 0; p < rows.part_count; ++p) all = all && vnni::suits(rows.parts[p]);
+  if (all) return {vnni::score_planar, vnni::accumulate_planar};
 #endif
   (void)rows;
   return {};

@@ -5,10 +5,8 @@
 
 #if KVARTET_HAS_AVX512
 KVARTET_BEGIN_VNNI
-namespace kvartet {
+namespace kvartet::vnni {
 namespace {
-
-using namespace vnni;
 
 constexpr std::size_t kTileRows = 64;
 constexpr std::size_t kBlock = 32;  // channels that share a scale
@@ -112,7 +110,7 @@ struct ScoreBytes {
     float* const logits = args.logits + query * args.logit_stride;
     for (std::size_t t = begin / kBlockLanes * kBlockLanes; t < static_cast<std::size_t>(args.end); t += kBlockLanes) {
       // Before the first logit where the block begins before the first row: what lies there is masked.
-      float* const to = reinterpret_cast<float*>(reinterpret_cast<std::uintptr_t>(logits) + (t - begin) * sizeof(float));
+      float* const to = t < begin ? logits - (begin - t) : logits + (t - begin);
       score_block<kQueries>(head_dim, args, folded, t, to);
     }
   }
@@ -178,7 +176,7 @@ void score_q8_0(const TileFormat& format, const ScoreArgs& args) { for_query_chu
 void accumulate_q8_0(const TileFormat& format, const AccumulateArgs& args) { for_query_chunks<AccumulateBytes>(format, args); }
 
 }  // namespace
-}  // namespace kvartet
+}  // namespace kvartet::vnni
 KVARTET_END_AVX512
 #endif
 
@@ -186,8 +184,8 @@ namespace kvartet {
 
 Q8Kernels q8_0_kernels_avx512(int head_dim) {
 #if KVARTET_HAS_AVX512
-  if (uses_extension(SimdExtension::kVnni) && static_cast<std::size_t>(head_dim) <= kMaxHeadDim) {
-    return {score_q8_0, accumulate_q8_0};
+  if (uses_extension(SimdExtension::kVnni) && static_cast<std::size_t>(head_dim) <= vnni::kMaxHeadDim) {
+    return {vnni::score_q8_0, vnni::accumulate_q8_0};
   }
 #endif
   (void)head_dim;

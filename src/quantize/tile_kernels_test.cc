@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -315,6 +316,25 @@ TEST_P(TileKernels, LogitsDoNotDependOnTheRange) {
   for (const int head_dim : legal_head_dims(GetParam().request, Side::kKey)) {
     SCOPED_TRACE(head_dim);
     check_logits_per_row(GetParam().request, head_dim);
+  }
+}
+
+// Whole numbers know no NaN: one in a query must reach its logits, and no other query's, all the same.
+TEST_P(TileKernels, ANaNInAQueryReachesItsLogits) {
+  const ScopedSimdTarget scope(GetParam().target);
+  if (!make_tile_format(GetParam().request, Side::kKey, 64).ok()) return;
+  const FilledTile keys(GetParam().request, Side::kKey, 64);
+  const int rows = keys.format().tile_rows;
+  std::vector<float> q = normals(3 * 64, 11);
+  q[64 + 5] = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<float> storage = prepared(keys.format(), q, 3);
+  std::vector<float> logits(static_cast<std::size_t>(3 * rows));
+  keys.format().kernels.score(keys.format(),
+                              {keys.tile(), 0, rows, storage.data() + 1, 3, logits.data(), static_cast<std::size_t>(rows)});
+  for (int row = 0; row < rows; ++row) {
+    ASSERT_FALSE(std::isnan(logits[static_cast<std::size_t>(row)]));
+    ASSERT_TRUE(std::isnan(logits[static_cast<std::size_t>(rows + row)]));
+    ASSERT_FALSE(std::isnan(logits[static_cast<std::size_t>(2 * rows + row)]));
   }
 }
 
