@@ -465,11 +465,15 @@ KVARTET_INLINE void store_interleaved(const EvenAndOdd& sums, std::uint32_t* to)
 }
 
 void sum_columns(const ColumnRows& args) {
+  constexpr int kRowsAhead = 24;
   const __m512i zero = _mm512_setzero_si512();
   EvenAndOdd s0{zero, zero}, s1 = s0, s2 = s0, s3 = s0;
   for (int r = args.first; r < args.rows; r += args.step) {
     const __m512 scale = _mm512_set1_ps(args.scale[r]);
     const std::byte* const row = args.weights + uz(r) * kWeightRow;
+    // A tile's kept weights come from the third-level cache, and one head's rows are no stream that the CPU would recognize.
+    const int ahead = r + kRowsAhead * args.step;
+    if (ahead < args.rows) prefetch_share(args.weights + uz(ahead) * kWeightRow, kWeightRow, 0, 1);
     add_rounded(row, scale, &s0);
     add_rounded(row + 64, scale, &s1);
     add_rounded(row + 128, scale, &s2);

@@ -1,4 +1,4 @@
-// Prefill attention: many new tokens, exact and causal among themselves, after an optional sealed prefix.
+// Prefill attention: many new tokens, causal among themselves, after an optional sealed prefix.
 #pragma once
 
 #include <memory>

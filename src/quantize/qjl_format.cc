@@ -15,6 +15,7 @@
 #include "quantize/planar_rows.h"
 #include "quantize/row_check.h"
 #include "quantize/row_rotation.h"
+#include "quantize/sketch_signs.h"
 
 namespace kvartet {
 namespace {
@@ -30,13 +31,19 @@ const float* sketch_of(const TileFormat& format) { return reinterpret_cast<const
 Status encode(const TileFormat& format, std::byte* tile, int begin, MatView<const float> rows) {
   KV_TRY(check_lengths(rows, "qjl", 65500.0F));
   const CodePart& part = format.planar->parts[0];
-  for (std::size_t r = 0; r < rows.rows; ++r) {
-    std::uint8_t signs[kMaxSketch];
-    for (std::size_t j = 0; j < uz(part.channels); ++j) {
-      signs[j] = dot_product(sketch_of(format) + j * rows.cols, rows.row(r), rows.cols) >= 0.0F ? 1 : 0;
+  const std::size_t count = uz(part.channels);
+  alignas(64) float columns[kMaxDim * kSketchRows];
+  std::uint8_t signs[kSketchRows * kMaxSketch];
+  for (std::size_t first = 0; first < rows.rows; first += kSketchRows) {
+    const std::size_t some = std::min(kSketchRows, rows.rows - first);
+    for (std::size_t c = 0; c < rows.cols; ++c) {
+      for (std::size_t r = 0; r < kSketchRows; ++r) columns[c * kSketchRows + r] = r < some ? rows.row(first + r)[c] : 0.0F;
     }
-    const std::uint16_t length = f16_from_float(std::sqrt(sum_of_squares(rows.row(r), rows.cols)));
-    write_coded_row(part, format.side, tile, begin + static_cast<int>(r), {signs, &length, nullptr});
+    sketch_signs(sketch_of(format), count, rows.cols, columns, signs);
+    for (std::size_t r = first; r < first + some; ++r) {
+      const std::uint16_t length = f16_from_float(std::sqrt(sum_of_squares(rows.row(r), rows.cols)));
+      write_coded_row(part, format.side, tile, begin + static_cast<int>(r), {signs + (r - first) * count, &length, nullptr});
+    }
   }
   return {};
 }
