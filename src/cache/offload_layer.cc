@@ -11,6 +11,7 @@
 
 #include "core/check.h"
 #include "core/parallel_for.h"
+#include "quantize/f16_numbers.h"
 #include "quantize/float_format.h"
 #include "quantize/row_check.h"
 
@@ -323,7 +324,7 @@ Result<const std::byte*> OffloadLayer::staged_key(const Step& step, int head, st
     if (const std::byte* const plain = sealed_->f16_key(head, row)) return plain;
   }
   read_key(step, head, position, row, numbers.data());
-  KV_TRY(as_f16_row(numbers, room));
+  if (!narrow_finite_f16(numbers, room)) KV_TRY(as_f16_row(numbers, room));
   return room;
 }
 
@@ -331,7 +332,7 @@ Result<const std::byte*> OffloadLayer::staged_value(int head, const std::byte* r
                                                     std::byte* room) const {
   if (const std::byte* const plain = sealed_->f16_value(head, row)) return plain;
   sealed_->decode_value(head, row, numbers.data());
-  KV_TRY(as_f16_row(numbers, room));
+  if (!narrow_finite_f16(numbers, room)) KV_TRY(as_f16_row(numbers, room));
   return room;
 }
 
@@ -356,8 +357,9 @@ Status OffloadLayer::stage(const Step& step, int unit_index, OffloadScratch::Wor
   const auto prefetch_row = [&](std::size_t i) {
     constexpr std::size_t kLine = 64;
     const std::byte* const row = fetched[i];
-    for (std::size_t line = 0; line < row_bytes; line += kLine) __builtin_prefetch(row + line);
-    __builtin_prefetch(row + row_bytes - 1);
+    // To the second-level cache: as many loads are under way at once as its queue holds.
+    for (std::size_t line = 0; line < row_bytes; line += kLine) __builtin_prefetch(row + line, 0, 2);
+    __builtin_prefetch(row + row_bytes - 1, 0, 2);
   };
   for (std::size_t i = 0; i < std::min(kRowsAhead, rows.size()); ++i) prefetch_row(i);
   const bool rotates = options_->rope == KeyRope::kPre;
