@@ -368,12 +368,19 @@ Status OffloadLayer::stage(const Step& step, int unit_index, OffloadScratch::Wor
     worker.keys.clear();
     worker.values.clear();
     const int tile = unit.free[done] / tile_rows;
+    std::byte* const key_tile = unit.keys.tile_of(unit.free[done]);
+    std::byte* const value_tile = unit.values.tile_of(unit.free[done]);
     std::size_t end = done;
     for (; end < unit.missing.size() && unit.free[end] / tile_rows == tile; ++end) {
       const std::int32_t position = unit.missing[end];
       if (rotates && end + kAhead < unit.missing.size()) step.rope->prefetch(unit.missing[end + kAhead]);
       while (rows[at] != position) ++at;
       if (at + kRowsAhead < rows.size()) prefetch_row(at + kRowsAhead);
+      for (std::size_t line = 0; line < f16_bytes; line += 64) {  // the tiles were last seen a step ago
+        const std::size_t place = uz(unit.free[end] % tile_rows) * f16_bytes + line;
+        __builtin_prefetch(key_tile + place, 1);
+        __builtin_prefetch(value_tile + place, 1);
+      }
       const std::byte* const row = fetched[at];
       std::byte* const room = worker.f16_rows.data() + 2 * (end - done) * f16_bytes;
       KV_ASSIGN(const std::byte* key, staged_key(step, head, position, row, worker.row, room));
@@ -381,8 +388,8 @@ Status OffloadLayer::stage(const Step& step, int unit_index, OffloadScratch::Wor
       worker.keys.push_back({key, unit.free[end] % tile_rows});
       worker.values.push_back({value, unit.free[end] % tile_rows});
     }
-    put_f16_rows(*staged_key_, unit.keys.tile_of(unit.free[done]), worker.keys);
-    put_f16_rows(*staged_value_, unit.values.tile_of(unit.free[done]), worker.values);
+    put_f16_rows(*staged_key_, key_tile, worker.keys);
+    put_f16_rows(*staged_value_, value_tile, worker.values);
     for (; done < end; ++done) unit.slots[uz(unit.free[done])] = unit.missing[done];
   }
   return {};
