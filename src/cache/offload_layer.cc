@@ -11,6 +11,7 @@
 
 #include "core/check.h"
 #include "core/parallel_for.h"
+#include "quantize/f16_numbers.h"
 #include "quantize/float_format.h"
 #include "quantize/row_check.h"
 
@@ -385,7 +386,7 @@ Result<const std::byte*> OffloadLayer::staged_key(const Step& step, int head, st
     if (const std::byte* const plain = sealed_->f16_key(head, row)) return plain;
   }
   read_key(step, head, position, row, numbers.data());
-  KV_TRY(as_f16_row(numbers, room));
+  if (!narrow_finite_f16(numbers, room)) KV_TRY(as_f16_row(numbers, room));
   return room;
 }
 
@@ -393,7 +394,7 @@ Result<const std::byte*> OffloadLayer::staged_value(int head, const std::byte* r
                                                     std::byte* room) const {
   if (const std::byte* const plain = sealed_->f16_value(head, row)) return plain;
   sealed_->decode_value(head, row, numbers.data());
-  KV_TRY(as_f16_row(numbers, room));
+  if (!narrow_finite_f16(numbers, room)) KV_TRY(as_f16_row(numbers, room));
   return room;
 }
 
@@ -418,8 +419,9 @@ Status OffloadLayer::stage(const Step& step, int unit_index, OffloadScratch::Wor
   const auto prefetch_row = [&](std::size_t i) {
     constexpr std::size_t kLine = 64;
     const std::byte* const row = fetched[i];
-    for (std::size_t line = 0; line < row_bytes; line += kLine) __builtin_prefetch(row + line);
-    __builtin_prefetch(row + row_bytes - 1);
+    // To the second-level cache: as many loads are under way at once as its queue holds.
+    for (std::size_t line = 0; line < row_bytes; line += kLine) __builtin_prefetch(row + line, 0, 2);
+    __builtin_prefetch(row + row_bytes - 1, 0, 2);
   };
   for (std::size_t i = 0; i < std::min(kRowsAhead, rows.size()); ++i) prefetch_row(i);
   const bool rotates = options_->rope == KeyRope::kPre;
@@ -428,12 +430,19 @@ Status OffloadLayer::stage(const Step& step, int unit_index, OffloadScratch::Wor
     worker.keys.clear();
     worker.values.clear();
     const int tile = unit.free[done] / tile_rows;
+    std::byte* const key_tile = unit.keys.tile_of(unit.free[done]);
+    std::byte* const value_tile = unit.values.tile_of(unit.free[done]);
     std::size_t end = done;
     for (; end < unit.missing.size() && unit.free[end] / tile_rows == tile; ++end) {
       const std::int32_t position = unit.missing[end];
       if (rotates && end + kAhead < unit.missing.size()) step.rope->prefetch(unit.missing[end + kAhead]);
       while (rows[at] != position) ++at;
       if (at + kRowsAhead < rows.size()) prefetch_row(at + kRowsAhead);
+      for (std::size_t line = 0; line < f16_bytes; line += 64) {  // the tiles were last seen a step ago
+        const std::size_t place = uz(unit.free[end] % tile_rows) * f16_bytes + line;
+        __builtin_prefetch(key_tile + place, 1);
+        __builtin_prefetch(value_tile + place, 1);
+      }
       const std::byte* const row = fetched[at];
       std::byte* const room = worker.f16_rows.data() + 2 * (end - done) * f16_bytes;
       KV_ASSIGN(const std::byte* key, staged_key(step, head, position, row, worker.row, room));
@@ -441,8 +450,8 @@ Status OffloadLayer::stage(const Step& step, int unit_index, OffloadScratch::Wor
       worker.keys.push_back({key, unit.free[end] % tile_rows});
       worker.values.push_back({value, unit.free[end] % tile_rows});
     }
-    put_f16_rows(*staged_key_, unit.keys.tile_of(unit.free[done]), worker.keys);
-    put_f16_rows(*staged_value_, unit.values.tile_of(unit.free[done]), worker.values);
+    put_f16_rows(*staged_key_, key_tile, worker.keys);
+    put_f16_rows(*staged_value_, value_tile, worker.values);
     for (; done < end; ++done) unit.slots[uz(unit.free[done])] = unit.missing[done];
   }
   return {};
