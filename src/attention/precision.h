@@ -1,3 +1,4 @@
+// What the model asks of prefill attention: the same numbers everywhere, or the fastest of this CPU.
 #pragma once
 
 #include <cstdint>

@@ -133,6 +133,15 @@ class LlamaVocabulary final : public Vocabulary {
   bool strips_leading_space_ = false;
 };
 
+// libllama catches what it cannot allocate and logs it as if the file were at fault.
+Status load_failure(const std::string& path, std::string_view reason) {
+  if (reason.find("bad_alloc") != std::string_view::npos) {
+    return exhausted(fmt::format("no memory for the vocabulary of {}: close other programs or choose a smaller model", path));
+  }
+  return bad_input(fmt::format("the vocabulary of {} cannot be loaded ({}); convert the model again", path,
+                               reason.empty() ? "no reason given" : reason));
+}
+
 Result<std::unique_ptr<Vocabulary>> load_from_libllama(const std::string& path, std::string chat_template) {
   first_log_error.clear();
   llama_model_params params = llama_model_default_params();
@@ -140,8 +149,7 @@ Result<std::unique_ptr<Vocabulary>> load_from_libllama(const std::string& path, 
   LlamaModel model(llama_model_load_from_file(path.c_str(), params));
   if (model == nullptr) {
     while (first_log_error.ends_with('\n')) first_log_error.pop_back();
-    return bad_input(fmt::format("the vocabulary of {} cannot be loaded ({}); convert the model again", path,
-                                 first_log_error.empty() ? "no reason given" : first_log_error));
+    return load_failure(path, first_log_error);
   }
   auto vocabulary = std::make_unique<LlamaVocabulary>(std::move(model), std::move(chat_template));
   if (vocabulary->size() <= 0) return bad_input(fmt::format("the vocabulary of {} is empty; convert the model again", path));
@@ -158,7 +166,7 @@ Result<std::unique_ptr<Vocabulary>> Vocabulary::load(const std::string& gguf_pat
   try {
     return load_from_libllama(gguf_path, std::move(chat_template));
   } catch (const std::exception& e) {
-    return bad_input(fmt::format("the vocabulary of {} cannot be loaded ({}); convert the model again", gguf_path, e.what()));
+    return load_failure(gguf_path, e.what());
   }
 }
 

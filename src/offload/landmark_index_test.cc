@@ -243,6 +243,38 @@ TEST(Landmarks, ScoresEqualDecodedProducts) {
   }
 }
 
+// Several threads may score one index: parts have the bits of the whole.
+TEST(Landmarks, PartsHaveTheBitsOfTheWhole) {
+  constexpr std::size_t kQueries = 3;
+  const std::vector<float> keys = keys_with_correlation(300, 1, 0, 36);
+  const std::vector<float> q = keys_with_correlation(static_cast<int>(kQueries), 1, 0, 37);
+  const MatView<const float> queries(q.data(), kQueries, kCols);
+  for (const IndexOptions& options : {IndexOptions{.format = RowFormat::kHiggs2}, IndexOptions{.format = RowFormat::kHiggs4},
+                                      IndexOptions{.format = RowFormat::kHiggs2x16}, IndexOptions{.format = RowFormat::kF16},
+                                      IndexOptions{.kind = IndexKind::kResidual}, IndexOptions{.kind = IndexKind::kBounds}}) {
+    const LandmarkIndex index = index_of(keys, options);
+    const auto count = static_cast<std::size_t>(index.landmarks());
+    std::vector<float> whole(kQueries * count);
+    std::vector<float> parts(kQueries * count);
+    std::vector<float> scratch;
+    index.score(queries, 0.5F, {whole.data(), kQueries, count}, &scratch);
+    const std::size_t borders[] = {0, LandmarkIndex::kPart, 3 * LandmarkIndex::kPart, count};
+    for (std::size_t i = 0; i < 3; ++i) {
+      index.score(queries, 0.5F, {parts.data() + borders[i], kQueries, borders[i + 1] - borders[i], count}, &scratch, borders[i]);
+    }
+    EXPECT_EQ(parts, whole) << static_cast<int>(options.kind) << " " << static_cast<int>(options.format);
+    if (!index.finds_largest(kQueries)) continue;
+    std::vector<float> largest(count);
+    std::vector<float> largest_parts(count);
+    index.score_largest(queries, 0.5F, largest, &scratch);
+    for (std::size_t i = 0; i < 3; ++i) {
+      const std::span<float> part = std::span(largest_parts).subspan(borders[i], borders[i + 1] - borders[i]);
+      index.score_largest(queries, 0.5F, part, &scratch, borders[i]);
+    }
+    EXPECT_EQ(largest_parts, largest);
+  }
+}
+
 // The shuffled tables are 7-bit: 32 landmarks at once, odd counts, every instruction set.
 TEST(Landmarks, ScanScoresAreCloseToDecodedProducts) {
   for (const SimdTarget& target : simd_targets()) {
