@@ -23,7 +23,7 @@ SimdExtension best_extension() {
 }
 
 // Of one of Highway's targets, whose better ones have smaller numbers.
-SimdExtension extension_of(std::int64_t bit) {
+SimdExtension extension_of([[maybe_unused]] std::int64_t bit) {
 #if defined(__x86_64__)
   return bit <= HWY_AVX2 ? SimdExtension::kAvx2 : SimdExtension::kNone;
 #else
