@@ -167,7 +167,8 @@ Result<LayerGraphs::Graph*> LayerGraphs::graph_for(const Signature& signature, c
   return &graphs_.front();
 }
 
-// --- building. The operations and their order are libllama's, so that the bits are its bits.
+// --- building. The operations and their order are libllama's, so that the bits are its bits where ggml makes the products
+// (linear_nodes.h).
 
 void LayerGraphs::build(Graph& graph, const LayerTensors& layer) const {
   const std::size_t used = config_.experts.has_value() ? static_cast<std::size_t>(config_.experts->used) : 0;
