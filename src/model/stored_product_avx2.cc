@@ -168,13 +168,13 @@ KV_INLINE T largest_of(const T* values, std::size_t count) {
 }
 
 // Sixteen values as bytes, and their sum.
-KV_INLINE int codes_of(const float* x, __m256 inverse, std::int8_t* to) {
+KV_INLINE std::uint32_t codes_of(const float* x, __m256 inverse, std::int8_t* to) {
   const __m256i a = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x), inverse));
   const __m256i b = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8), inverse));
   const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0xd8);
   _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
                    _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
-  alignas(32) int sums[8];
+  alignas(32) std::uint32_t sums[8];  // what is not finite became the smallest number: its sums wrap
   _mm256_store_si256(reinterpret_cast<__m256i*>(sums), _mm256_add_epi32(a, b));
   return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
 }
@@ -196,8 +196,8 @@ void quantize_block(const float* x, std::size_t block, Int8Blocks* to) {
   const float most = _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(largest_of(lanes, 8))));
   const float scale = most / 127.0F;
   const __m256 inverse = _mm256_set1_ps(most != 0.0F ? 127.0F / most : 0.0F);
-  const int sum = codes_of(x, inverse, to->low + 16 * block) + codes_of(x + 16, inverse, to->high + 16 * block);
-  set_block(block, scale, scale * static_cast<float>(sum), to);
+  const std::uint32_t sum = codes_of(x, inverse, to->low + 16 * block) + codes_of(x + 16, inverse, to->high + 16 * block);
+  set_block(block, scale, scale * static_cast<float>(static_cast<std::int32_t>(sum)), to);
 }
 
 void quantize(const float* x, const BlockRange& range, Int8Blocks* row) {

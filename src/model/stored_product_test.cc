@@ -193,6 +193,7 @@ TEST(StoredProduct, WhatIsNotFiniteComesThrough) {
       for (const std::size_t place : {0U, 15U, 16U, 31U, 191U}) {
         Problem problem(format, size);
         problem.x()[size.inputs + place] = bad;
+        problem.x()[size.inputs + (place ^ 1U)] = bad;  // of the same block: nothing may depend on there being one alone
         std::vector<float> out(size.rows * size.outputs);
         problem.multiply(0, size.outputs, &out);
         for (std::size_t o = 0; o < size.outputs; ++o) {

@@ -271,7 +271,8 @@ std::vector<CostTerm> CostModel::step_terms_with_error(const SpecFacts& facts, i
 
   const int generated = std::max(depth - prompt_tokens, 0);
   // What selection costs was calibrated with the rows of the prompt that are always near.
-  const double rows = knows_selection(facts) ? near_generated(facts, generated) : kept_rows(facts, prompt_tokens, generated);
+  const double rows =
+      knows_selection(facts) ? near_generated(facts, prompt_tokens, generated) : kept_rows(facts, prompt_tokens, generated);
   Figure attention;
   Figure encode;
   double row_numbers = 0;  // of keys and values read, and multiplied by every query
@@ -297,7 +298,7 @@ std::vector<CostTerm> CostModel::step_terms_with_error(const SpecFacts& facts, i
     }
   }
   if (facts.selects()) {
-    const int far = generated - static_cast<int>(near_generated(facts, generated));
+    const int far = generated - static_cast<int>(near_generated(facts, prompt_tokens, generated));
     for (DoubtedTerm& t : selection_terms(facts, prompt_tokens, far)) {
       total.add(&terms, std::move(t.term.name), t.term.value, t.error, std::move(t.term.detail));
       terms.back().bound = t.term.bound;

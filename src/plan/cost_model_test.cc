@@ -242,6 +242,20 @@ TEST(CostModel, GeneratedRowsThatWentFarAreScoredAndNotAttended) {
             term_of(costs.step_terms(facts_of("select:budget=100"), 1000, 2000), "attention").value);
 }
 
+// A prompt that is near as a whole leaves its answer near, too.
+TEST(CostModel, AfterAShortPromptNoGeneratedRowGoesFar) {
+  const ModelCost model = smol_model();
+  const Calibration c = a_calibration();
+  const CostModel costs(model, &c, 2);
+  for (const char* text : {"select:budget=100,generated=256", "select:budget=0.1,min=512,generated=256,dense=2"}) {
+    const SpecFacts bounded = facts_of(text);
+    EXPECT_EQ(near_generated(bounded, 150, 1000), 1000) << text;
+    EXPECT_LT(near_generated(bounded, 1000, 1000), 1000) << text;
+    const double at_end = term_of(costs.step_terms(bounded, 150, 1150), "attention").value;
+    EXPECT_GT(at_end, 1.5 * term_of(costs.step_terms(bounded, 150, 450), "attention").value) << text;
+  }
+}
+
 TEST(CostModel, WithoutDiskRatesTheErrorIsStated) {
   const ModelCost model = smol_model();
   const Calibration calibration = a_calibration();

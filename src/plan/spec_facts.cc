@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cache/format_label.h"
+#include "cache/offload_layer.h"
 #include "cache/retention.h"
 #include "cache/spec_method.h"
 #include "quantize/tile_format.h"
@@ -65,13 +66,15 @@ double selected_rows(const SelectOptions& options, int prompt_tokens) {
 
 }  // namespace
 
-double near_generated(const SpecFacts& facts, int generated) {
-  return facts.selects() ? generated - facts.spec.offload->far_generated(generated) : generated;
+double near_generated(const SpecFacts& facts, int prompt_tokens, int generated) {
+  if (!facts.selects() || facts.spec.offload->generated == 0) return generated;
+  const SelectOptions& options = *facts.spec.offload;
+  return generated - OffloadLayer::far_generated(options, options.dense_layers, prompt_tokens, generated);
 }
 
 double kept_rows(const SpecFacts& facts, int prompt_tokens, int generated) {
   const double all = static_cast<double>(prompt_tokens) + generated;
-  if (facts.selects()) return selected_rows(*facts.spec.offload, prompt_tokens) + near_generated(facts, generated);
+  if (facts.selects()) return selected_rows(*facts.spec.offload, prompt_tokens) + near_generated(facts, prompt_tokens, generated);
   if (!facts.evicts()) return all;
   constexpr LayerPlace kMiddle = {.index = 0, .count = 1};  // pyramidkv: neither a lower layer nor an upper one
   return std::min<double>(all, rows_after(facts.spec, kMiddle, prompt_tokens, generated));

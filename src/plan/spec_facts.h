@@ -37,8 +37,9 @@ Result<SpecFacts> spec_facts(const CacheSpec& spec, const ModelShape& shape);
 
 // Rows that one head's attention sees after a prompt and `generated` steps.
 double kept_rows(const SpecFacts& facts, int prompt_tokens, int generated);
-// Of the generated rows those that a selecting cache always sees: all, unless its spec lets some go far.
-double near_generated(const SpecFacts& facts, int generated);
+// Of the generated rows those that a selecting cache always sees: all, unless its spec lets some go far, which none does after a
+// prompt that is too short to select from.
+double near_generated(const SpecFacts& facts, int prompt_tokens, int generated);
 // Of the rows seen those that a selecting cache chooses anew at every step and fetches from the slow tier; 0 for others.
 double chosen_rows(const SpecFacts& facts, int prompt_tokens);
 // Share of the prompt's rows that stay, in (0, 1]. Where all do: share of all rows so far, on average over the answer, as a
