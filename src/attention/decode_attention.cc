@@ -126,8 +126,9 @@ void DecodeAttention::place_scratch() {
   std::size_t total = uz(threads_) * worker_floats();
   const auto prepared_floats = [this](const TaskPlan& plan, std::size_t i) {
     const TileFormat* const format = prepared_[i].format;
+    const int head_dim = plan.task->head_dim;  // the queries themselves come first, and a sketch may be shorter
     return AlignedScratch::padded(uz(plan.task->queries) *
-                                  uz(format == nullptr ? plan.task->head_dim : format->prepared_floats()));
+                                  uz(format == nullptr ? head_dim : std::max(head_dim, format->prepared_floats())));
   };
   for (const TaskPlan& plan : plans_) {
     for (std::size_t i = plan.first_prepared; i < plan.prepared_end; ++i) total += prepared_floats(plan, i);

@@ -110,7 +110,7 @@ class FilledTile {
 
 // The queries as attention hands them to score; they begin 4 bytes past any alignment.
 std::vector<float> prepared(const TileFormat& format, const std::vector<float>& q, int queries) {
-  std::vector<float> storage(static_cast<std::size_t>(queries * format.prepared_floats()) + 1);
+  std::vector<float> storage(static_cast<std::size_t>(queries * std::max(format.head_dim, format.prepared_floats())) + 1);
   std::copy_n(q.begin(), queries * format.head_dim, storage.begin() + 1);
   if (format.kernels.prepare_queries != nullptr) format.kernels.prepare_queries(format, storage.data() + 1, queries);
   return storage;
