@@ -15,48 +15,17 @@
 #include "core/parallel_for.h"
 #include "core/rng.h"
 #include "quantize/tile_format.h"
-
 #include "simd/avx512.h"
+#include "simd/compute_rate.h"
 
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "attention/attention_bench.cc"
-#include "simd/dispatch.h"
-
-HWY_BEFORE_NAMESPACE();
-namespace kvartet::HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
-
-// `rounds` rounds of 12 independent multiply-adds; returns how many floating-point operations that was.
-double multiply_adds(long rounds, float* sink) {
-  const HWY_CAPPED(float, 16) d;
-  const auto x = hn::Set(d, *sink);
-  // Twelve different starts: equal ones would let the compiler compute one chain for all.
-  const auto start = [&](float offset) { return hn::Set(d, *sink + offset); };
-  auto a = start(0), b = start(1), c = start(2), e = start(3), f = start(4), g = start(5);
-  auto h = start(6), i = start(7), j = start(8), k = start(9), l = start(10), m = start(11);
-  for (long r = 0; r < rounds; ++r) {
-    a = hn::MulAdd(a, x, x), b = hn::MulAdd(b, x, x), c = hn::MulAdd(c, x, x), e = hn::MulAdd(e, x, x);
-    f = hn::MulAdd(f, x, x), g = hn::MulAdd(g, x, x), h = hn::MulAdd(h, x, x), i = hn::MulAdd(i, x, x);
-    j = hn::MulAdd(j, x, x), k = hn::MulAdd(k, x, x), l = hn::MulAdd(l, x, x), m = hn::MulAdd(m, x, x);
-  }
-  a = hn::Add(hn::Add(hn::Add(a, b), hn::Add(c, e)), hn::Add(hn::Add(f, g), hn::Add(h, i)));
-  a = hn::Add(a, hn::Add(hn::Add(j, k), hn::Add(l, m)));
-  *sink = hn::GetLane(a);
-  return 2.0 * 12.0 * static_cast<double>(hn::Lanes(d)) * static_cast<double>(rounds);
-}
-
-}  // namespace kvartet::HWY_NAMESPACE
-HWY_AFTER_NAMESPACE();
-
-#if HWY_ONCE
 #if KVARTET_HAS_AVX512
 KVARTET_BEGIN_BF16
 namespace kvartet {
-double bf16_multiply_adds(long rounds, float* sink) {
+double bf16_multiply_adds(std::size_t rounds, float* sink) {
   __m512 sums[24];
   for (int i = 0; i < 24; ++i) sums[i] = _mm512_set1_ps(*sink + static_cast<float>(i));
   const __m512bh x = (__m512bh)_mm512_set1_epi16(0x3f00);
-  for (long r = 0; r < rounds; ++r) {
+  for (std::size_t r = 0; r < rounds; ++r) {
 #pragma GCC unroll 24
     for (int i = 0; i < 24; ++i) sums[i] = _mm512_dpbf16_ps(sums[i], x, x);
   }
@@ -68,7 +37,6 @@ double bf16_multiply_adds(long rounds, float* sink) {
 KVARTET_END_AVX512
 #endif
 namespace kvartet {
-HWY_EXPORT(multiply_adds);
 namespace {
 
 constexpr int kHeads = 9;
@@ -97,7 +65,7 @@ double cpu_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC
 
 // Best of a few short runs: the peak is a ceiling, and neighbours only ever lower it.
 void measure_peak(int threads, Precision precision, Rate* peak) {
-  auto* run_peak = SIMD_CHOOSE(multiply_adds);
+  MultiplyAdds run_peak = multiply_adds();
 #if KVARTET_HAS_AVX512
   if (attention_kernels(precision).element == 2) run_peak = bf16_multiply_adds;
 #endif
@@ -290,4 +258,3 @@ BENCHMARK_CAPTURE(decode, kivi4, FormatRequest{.name = "kivi", .bits = 4, .group
 
 }  // namespace
 }  // namespace kvartet
-#endif

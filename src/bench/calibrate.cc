@@ -7,7 +7,6 @@
 
 #include "attention/decode_attention.h"
 #include "attention/prefill_attention.h"
-#include "bench/compute_rate.h"
 #include "bench/disk_rates.h"
 #include "bench/speed.h"
 #include "cache/format_label.h"
@@ -16,6 +15,7 @@
 #include "core/rng.h"
 #include "engine/engine.h"
 #include "model/model_facts.h"
+#include "simd/compute_rate.h"
 
 namespace kvartet {
 namespace {

@@ -6,7 +6,6 @@
 #include <memory>
 #include <utility>
 
-#include "bench/compute_rate.h"
 #include "core/clock.h"
 #include "core/counted.h"
 #include "core/parallel_for.h"
@@ -15,6 +14,7 @@
 #include "model/peer_llama.h"
 #include "results/machine.h"
 #include "results/paired.h"
+#include "simd/compute_rate.h"
 
 namespace kvartet {
 namespace {

@@ -69,7 +69,7 @@ struct SpeedRow {
 struct SpeedReport {
   double read_gb_per_s = 0;  // median over the rounds
   std::vector<double> read_runs;
-  double compute_gflop_per_s = 0;  // likewise (bench/compute_rate.h)
+  double compute_gflop_per_s = 0;  // likewise (simd/compute_rate.h)
   std::vector<double> compute_runs;
   // Of this process, with every cache still there: says what a cache takes only where it is the only one.
   std::int64_t resident_bytes = 0;

@@ -75,7 +75,8 @@ const LinearNode& node_of(void* data) { return *static_cast<const LinearNode*>(d
 template <typename Use>
 void for_each_input_row(const LinearNode& node, const ggml_tensor* dst, int thread, int threads, const Use& use) {
   const float* const norm = dst->src[1] == nullptr ? nullptr : floats(dst->src[1]);
-  std::vector<float> normed(norm == nullptr ? 0 : node.inputs);
+  thread_local std::vector<float> normed;  // stays: no token allocates
+  if (norm != nullptr) normed.resize(node.inputs);
   const auto [begin, end] = share_of(node.rows, 1, thread, threads);
   for (std::size_t row = begin; row < end; ++row) {
     const float* x = floats(dst->src[0]) + row * node.inputs;

@@ -1,4 +1,4 @@
-#include "bench/compute_rate.h"
+#include "simd/compute_rate.h"
 
 #include <cstddef>
 #include <vector>
@@ -8,7 +8,7 @@
 #include "core/parallel_for.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "bench/compute_rate.cc"
+#define HWY_TARGET_INCLUDE "simd/compute_rate.cc"
 #include "simd/dispatch.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -51,9 +51,11 @@ namespace kvartet {
 
 HWY_EXPORT(multiply_and_add);
 
+MultiplyAdds multiply_adds() { return SIMD_CHOOSE(multiply_and_add); }
+
 double compute_rate(int threads) {
   constexpr std::size_t kRounds = std::size_t{1} << 20;
-  const auto run = SIMD_CHOOSE(multiply_and_add);
+  const MultiplyAdds run = multiply_adds();
   std::vector<double> flops(static_cast<std::size_t>(threads));
   std::vector<float> sums(flops.size());
   const double begin = Clock::real().seconds();

@@ -1,4 +1,4 @@
-#include "bench/compute_rate.h"
+#include "simd/compute_rate.h"
 
 #include <gtest/gtest.h>
 
