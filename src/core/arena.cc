@@ -4,15 +4,13 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
-#include <cstring>
 #include <utility>
+
+#include "core/block_pool.h"
 
 namespace kvartet {
 namespace {
-constexpr std::size_t kAlign = 64;
-constexpr std::size_t kLargest = PTRDIFF_MAX - kAlign;  // rounding up may not overflow; no object can be larger
-std::size_t round_up(std::size_t n) { return (n + kAlign - 1) / kAlign * kAlign; }
+constexpr std::size_t kLargest = PTRDIFF_MAX - 2 * BlockPool::kHugePage;  // rounding up may not overflow; no object can be larger
 }  // namespace
 
 Buffer::Buffer(std::shared_ptr<Arena> arena, std::byte* data, std::size_t size)
@@ -49,20 +47,19 @@ Result<Buffer> Arena::allocate(std::size_t size) {
                       size, used, limit));
     }
   } while (!used_.compare_exchange_weak(used, used + size));
-  void* data = size == 0 ? nullptr : std::aligned_alloc(kAlign, round_up(size));
+  std::byte* const data = size == 0 ? nullptr : BlockPool::of_process().take(size);
   if (size != 0 && data == nullptr) {
     used_.fetch_sub(size);
     return exhausted(fmt::format("the machine has no memory for {} bytes more; choose a smaller cache or context", size));
   }
-  if (size != 0) std::memset(data, 0, round_up(size));
   const std::size_t now = used + size;
   std::size_t peak = peak_.load();
   while (peak < now && !peak_.compare_exchange_weak(peak, now)) {}
-  return Buffer(shared_from_this(), static_cast<std::byte*>(data), size);
+  return Buffer(shared_from_this(), data, size);
 }
 
 void Arena::release(std::byte* data, std::size_t size) {
-  std::free(data);
+  BlockPool::of_process().give(data, size);
   used_.fetch_sub(size);
 }
 
