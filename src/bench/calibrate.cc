@@ -4,18 +4,19 @@
 
 #include <algorithm>
 #include <memory>
+#include <span>
 
 #include "attention/decode_attention.h"
 #include "attention/prefill_attention.h"
 #include "bench/disk_rates.h"
 #include "bench/speed.h"
 #include "cache/format_label.h"
+#include "cache/offload_layer.h"
 #include "cache/sequence_cache.h"
 #include "core/clock.h"
 #include "core/rng.h"
 #include "engine/engine.h"
 #include "model/model_facts.h"
-#include "simd/compute_rate.h"
 
 namespace kvartet {
 namespace {
@@ -44,6 +45,9 @@ constexpr int kRounds = 3;
 constexpr int kAttendRounds = 7;  // short, and so the noisiest
 constexpr int kDepths[] = {512, 1536, 4096};
 constexpr int kDeepest = 4096;
+constexpr int kPromptTokens = 2048;
+constexpr int kPromptChunk = 512;
+constexpr int kPrefillRounds = 5;
 
 // Synthetic keys and values of one layer, and what is measured on them.
 class ShapeMeter {
@@ -92,34 +96,20 @@ class ShapeMeter {
     return {};
   }
 
-  Rate prefill() {
-    constexpr int kTokens = 2048;
-    constexpr int kChunk = 512;
-    const auto heads = uz(layer_.heads);
-    const auto kv_heads = uz(layer_.kv_heads);
-    const auto dim = uz(layer_.head_dim);
-    const std::vector<float> q = random_rows(uz(kTokens) * heads * dim, 3);
-    std::vector<float> out(uz(kChunk) * heads * dim);
-    PrefillAttention attention(threads_, Precision::kNative);
+  // By how much longer the second half of the tokens takes: attention alone grows with the tokens before, and what else a chunk
+  // takes is the same in both halves. It counts with the products, which are told from attention by this rate.
+  Rate prefill(Precision precision) {
+    PrefillAttention attention(threads_, precision);
     std::vector<double> runs;
-    for (int round = 0; round < kRounds; ++round) {
-      const double begin = Clock::real().seconds();
-      for (int first = 0; first < kTokens; first += kChunk) {
-        PrefillTask task;
-        task.q = {q.data() + uz(first) * heads * dim, uz(kChunk), heads, dim, heads * dim};
-        task.k = {keys_.data(), uz(first + kChunk), kv_heads, dim, kv_heads * dim};
-        task.v = {values_.data(), uz(first + kChunk), kv_heads, dim, kv_heads * dim};
-        task.first = first;
-        task.kept = first;
-        task.out = {out.data(), uz(kChunk), heads, dim, heads * dim};
-        attention.run(task);
-      }
-      runs.push_back(Clock::real().seconds() - begin);
+    for (int round = 0; round < kPrefillRounds; ++round) {
+      const double first = attend_prompt(attention, 0);
+      runs.push_back(attend_prompt(attention, kPromptTokens / 2) - first);
     }
     const Spread s = spread_of(runs);
-    const double flops = 2.0 * layer_.heads * layer_.head_dim * kTokens * kTokens;
+    // Of all pairs that are seen the first half has a quarter and the second three.
+    const double flops = 0.5 * 2.0 * layer_.heads * layer_.head_dim * kPromptTokens * kPromptTokens;
     return {.what = std::string(rate::kPrefill),
-            .subject = "",
+            .subject = std::string(rate::precision(precision == Precision::kNative)),
             .head_dim = layer_.head_dim,
             .group = layer_.group(),
             .depth = 0,
@@ -129,6 +119,27 @@ class ShapeMeter {
 
  private:
   static std::string subject(const CacheSpec& spec) { return format_label(spec.key) + "/" + format_label(spec.value); }
+
+  // Seconds of half of a prompt from token `begin` on, in chunks as the model has them; its keys and values stay packed.
+  double attend_prompt(PrefillAttention& attention, int begin) {
+    const auto heads = uz(layer_.heads);
+    const auto kv_heads = uz(layer_.kv_heads);
+    const auto dim = uz(layer_.head_dim);
+    if (prompt_.empty()) prompt_ = random_rows(uz(kPromptTokens) * heads * dim, 3);
+    attended_.resize(uz(kPromptChunk) * heads * dim);
+    const double start = Clock::real().seconds();
+    for (int first = begin; first < begin + kPromptTokens / 2; first += kPromptChunk) {
+      PrefillTask task;
+      task.q = {prompt_.data() + uz(first) * heads * dim, uz(kPromptChunk), heads, dim, heads * dim};
+      task.k = {keys_.data(), uz(first + kPromptChunk), kv_heads, dim, kv_heads * dim};
+      task.v = {values_.data(), uz(first + kPromptChunk), kv_heads, dim, kv_heads * dim};
+      task.first = first;
+      task.kept = first;
+      task.out = {attended_.data(), uz(kPromptChunk), heads, dim, heads * dim};
+      attention.run(task);
+    }
+    return Clock::real().seconds() - start;
+  }
 
   Status seal(SequenceCache& cache, int rows, double* seconds) {
     const auto kv_heads = uz(layer_.kv_heads);
@@ -171,6 +182,7 @@ class ShapeMeter {
   ModelShape shape_;
   DecodeAttention attention_;
   std::vector<float> keys_, values_, queries_, out_;
+  std::vector<float> prompt_, attended_;  // queries of a prompt, and what they get
 };
 
 class Calibrator {
@@ -184,7 +196,7 @@ class Calibrator {
     c.threads = options_.threads;
     c.version = kvartet_version();
     c.measured = utc_timestamp();
-    KV_TRY(measure_probes());
+    KV_TRY(measure_reading());
     KV_TRY(measure_tier());
     std::vector<LayerShape> shapes;
     if (!options_.model_path.empty()) {
@@ -219,16 +231,11 @@ class Calibrator {
                                          .spread = s.relative});
   }
 
-  Status measure_probes() {
-    KV_TRY(say("read bandwidth and arithmetic"));
+  Status measure_reading() {
+    KV_TRY(say("read bandwidth"));
     std::vector<double> reads;
-    std::vector<double> products;
-    for (int round = 0; round < 5; ++round) {
-      reads.push_back(1e9 * read_bandwidth(options_.threads));
-      products.push_back(1e9 * compute_rate(options_.threads));
-    }
+    for (int round = 0; round < 5; ++round) reads.push_back(1e9 * read_bandwidth(options_.threads));
     add(rate::kRead, "", spread_of(reads));
-    add(rate::kCompute, "", spread_of(products));
     return {};
   }
 
@@ -260,7 +267,8 @@ class Calibrator {
     }
     ShapeMeter meter(layer, options_.threads);
     KV_TRY(say(fmt::format("prefill attention, head_dim {}, {} queries per KV head", layer.head_dim, layer.group())));
-    report_.calibration.rates.push_back(meter.prefill());
+    for (const Precision precision : {Precision::kNative, Precision::kExact})
+      report_.calibration.rates.push_back(meter.prefill(precision));
     ModelShape shape;
     shape.context = 1 << 20;
     shape.layers = {layer};
@@ -284,9 +292,8 @@ class Calibrator {
     open.threads = options_.threads;
     open.cancel = options_.cancel;
     KV_ASSIGN(const std::unique_ptr<Engine> engine, Engine::open(open));
-    const std::string type = facts_.weight_types.empty() ? "" : facts_.weight_types.front().first;
-    KV_TRY(measure_decode(*engine, type));
-    KV_TRY(measure_prefill(*engine, type));
+    KV_TRY(measure_decode(*engine));
+    KV_TRY(measure_prefill(*engine));
     return measure_selection(*engine);
   }
 
@@ -298,6 +305,8 @@ class Calibrator {
                                                     static_cast<std::uint64_t>(std::max(facts_.shape.vocab - 300, 1))));
     return tokens;
   }
+
+  std::string weight_type() const { return facts_.weight_types.empty() ? "" : facts_.weight_types.front().first; }
 
   double weight_bytes() const {
     const double table = static_cast<double>(facts_.shape.vocab) * facts_.shape.hidden;
@@ -323,7 +332,7 @@ class Calibrator {
     return done[0].decode_s / tokens;
   }
 
-  Status measure_decode(Engine& engine, const std::string& type) {
+  Status measure_decode(Engine& engine) {
     constexpr int kPrompt = 32;  // so few rows that a step is all weights
     constexpr int kTokens = 32;
     KV_ASSIGN(const CacheSpec full, parse_spec("full"));
@@ -333,11 +342,11 @@ class Calibrator {
       KV_ASSIGN(const double seconds, step_seconds(engine, sealed[0], kTokens));
       runs.push_back(weight_bytes() / seconds);
     }
-    add(rate::kWeights, type, spread_of(runs));
+    add(rate::kWeights, weight_type(), spread_of(runs));
     return {};
   }
 
-  Status measure_prefill(Engine& engine, const std::string& type) {
+  Status measure_prefill(Engine& engine) {
     const int tokens = std::min(1024, facts_.shape.context - 1);
     std::vector<CacheSpec> specs;
     KV_ASSIGN(CacheSpec full, parse_spec("full"));
@@ -345,9 +354,10 @@ class Calibrator {
     for (const CacheSpec& spec : options_.evictors)
       if (check_spec(spec, facts_.shape).ok()) specs.push_back(spec);
     const double heads = kv_heads();
+    const std::string_view subject = rate::precision(facts_.native_attention);
     double attention_s = 0;
     for (const LayerShape& l : facts_.shape.layers) {
-      attention_s += 2.0 * l.heads * l.head_dim * tokens * tokens / own_rate(rate::kPrefill).value;
+      attention_s += 2.0 * l.heads * l.head_dim * tokens * tokens / own_rate(rate::kPrefill, subject).value;
     }
     const double table = static_cast<double>(facts_.shape.vocab) * facts_.shape.hidden;
     const double multiplied = static_cast<double>(facts_.parameters) - (facts_.tied_embeddings ? 1 : 2) * table;
@@ -367,7 +377,7 @@ class Calibrator {
         depart[i].push_back(seconds / (heads * sealed[i].cache.mean_rows()));
       }
     }
-    add(rate::kLinear, type, spread_of(linear));
+    add(rate::kLinear, weight_type(), spread_of(linear));
     for (std::size_t i = 1; i < specs.size(); ++i) {
       const std::string name = specs[i].canonical.substr(0, specs[i].canonical.find(':'));
       add(rate::kEvict, name, spread_of(evict[i]));
@@ -386,7 +396,7 @@ class Calibrator {
     double attention = 0;  // the shallowest depth, of the model's own shape
     if (attend != report_.calibration.rates.end())
       attention = attend->value / attend->depth * sealed.cache.mean_rows() * kv_heads();
-    const double weights = weight_bytes() / own_rate(rate::kWeights).value;
+    const double weights = weight_bytes() / own_rate(rate::kWeights, weight_type()).value;
     return std::max(step - weights - attention, kLeastShare * step);
   }
 
@@ -404,6 +414,7 @@ class Calibrator {
       specs.push_back(pair.many);
     }
     if (pairs.empty()) return {};
+    KV_TRY(measure_sealing(engine, pairs, specs, tokens / 2));
     KV_TRY(say(fmt::format("selecting caches on {} tokens", tokens)));
     KV_ASSIGN(const std::vector<Sequence> sealed, engine.prefill(some_tokens(tokens), specs));
     std::vector<std::vector<double>> steps(specs.size());
@@ -414,10 +425,29 @@ class Calibrator {
         steps[i].push_back(seconds);
       }
     }
-    const double weights_s = weight_bytes() / own_rate(rate::kWeights).value;
+    const double weights_s = weight_bytes() / own_rate(rate::kWeights, weight_type()).value;
     for (std::size_t i = 0; i < specs.size(); i += 2)
       add_selection(*pairs[i / 2], tokens, weights_s, {sealed[i].compress_s, sealed[i + 1].compress_s}, steps[i], steps[i + 1]);
     return {};
+  }
+
+  // A second length tells what sealing takes for every token from what it takes once, as a factorization does.
+  Status measure_sealing(Engine& engine, std::span<const SelectorPair* const> pairs, std::span<const CacheSpec> specs,
+                         int tokens) {
+    KV_TRY(say(fmt::format("selecting caches on {} tokens", tokens)));
+    KV_ASSIGN(const std::vector<Sequence> sealed, engine.prefill(some_tokens(tokens), specs));
+    for (std::size_t i = 0; i < specs.size(); i += 2) {
+      const SelectOptions& options = *specs[i].offload;
+      if (OffloadLayer::segments(options, options.dense_layers, tokens).dense) continue;  // nothing was sealed
+      add_seal(pairs[i / 2]->name, tokens, {sealed[i].compress_s, sealed[i + 1].compress_s});
+    }
+    return {};
+  }
+
+  void add_seal(const std::string& method, int tokens, std::vector<double> seconds) {
+    for (double& s : seconds) s /= kv_heads();
+    add_of_model(rate::kSeal, method, spread_of(std::move(seconds)));
+    report_.calibration.rates.back().depth = tokens;
   }
 
   void add_selection(const SelectorPair& pair, int tokens, double weights_s, std::vector<double> seal,
@@ -431,8 +461,7 @@ class Calibrator {
     const double chosen = std::max(b.median - a.median, kLeastShare * a.median) / (heads * rows);
     const double rest = a.median - weights_s - heads * chosen * few;
     const double score = std::max(rest, kLeastShare * a.median) / (heads * tokens);
-    for (double& seconds : seal) seconds /= heads * tokens;
-    add_of_model(rate::kSeal, pair.name, spread_of(std::move(seal)));
+    add_seal(pair.name, tokens, std::move(seal));
     add_of_model(rate::kScore, pair.name, {score, a.relative});
     add_of_model(rate::kChosen, pair.name, {chosen, b.relative});
   }
@@ -445,9 +474,9 @@ class Calibrator {
   }
 
   // Of the model's own shape, which was measured first.
-  const Rate& own_rate(std::string_view what) const {
+  const Rate& own_rate(std::string_view what, std::string_view subject) const {
     return *std::find_if(report_.calibration.rates.begin(), report_.calibration.rates.end(),
-                         [&](const Rate& r) { return r.what == what; });
+                         [&](const Rate& r) { return r.what == what && r.subject == subject; });
   }
 
   const CalibrateOptions& options_;

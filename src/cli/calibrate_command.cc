@@ -39,18 +39,16 @@ void add_selectors(std::vector<SelectorPair>* pairs) {
   }
 }
 
-// One spec per pair of equal formats, every evictor as its name alone has it, and every selecting method at two budgets.
+// The formats that tell all, every evictor as its name alone has it, and every selecting method at two budgets.
 void choose_specs(CalibrateOptions* options) {
   add_selectors(&options->selectors);
-  for (const CacheSpec& spec : candidate_specs()) {
+  const std::vector<CacheSpec> candidates = candidate_specs();
+  options->formats = calibrated_formats(candidates);
+  for (const CacheSpec& spec : candidates) {
     const std::string& text = spec.canonical;
-    if (text.find('+') != std::string::npos || spec.offload) continue;
-    const std::string name = text.substr(0, text.find(':'));
-    if (spec.evict == Evict::kNone) {
-      if (spec.key == spec.value) options->formats.push_back(spec);
-    } else if (const Result<CacheSpec> plain = parse_spec(name); plain.ok() && plain->canonical == spec.canonical) {
-      options->evictors.push_back(spec);
-    }
+    if (text.find('+') != std::string::npos || spec.offload || spec.evict == Evict::kNone) continue;
+    const Result<CacheSpec> plain = parse_spec(text.substr(0, text.find(':')));
+    if (plain.ok() && plain->canonical == text) options->evictors.push_back(spec);
   }
 }
 

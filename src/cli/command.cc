@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "cache/spec_list.h"
+#include "cli/auto_spec.h"
 #include "core/clock.h"
 #include "core/parallel_for.h"
 
@@ -121,6 +122,7 @@ std::string models_directory() {
 Result<std::vector<CacheSpec>> parse_specs(const std::vector<std::string>& texts) {
   std::vector<CacheSpec> specs;
   for (const std::string& text : texts) {
+    if (is_auto(text)) return usage_error("--kv auto is for 'run' and 'bench', which have a workload to choose by; name a cache");
     KV_ASSIGN(const CacheSpec spec, parse_spec(text));
     if (!add_once(&specs, spec)) return usage_error(fmt::format("--kv {} is given twice; leave one out", spec.canonical));
   }

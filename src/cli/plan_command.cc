@@ -1,14 +1,17 @@
 // kvartet plan: which cache for this workload, and why; --audit: what became of the decisions of --kv auto.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <vector>
 
 #include "cache/spec_grammar.h"
+#include "cli/auto_spec.h"
 #include "cli/command.h"
 #include "cli/json_output.h"
 #include "cli/planning.h"
+#include "core/file_system.h"
 
 namespace kvartet {
 namespace {
@@ -73,14 +76,14 @@ std::string ratio_text(const std::optional<double>& actual, double predicted) {
 }
 
 Status audit(bool json) {
-  std::optional<PlannerStore> store = open_planner_store();
-  if (!store) return bad_input("there are no decisions to audit: the planner has no folder of its own; set KVARTET_HOME");
-  KV_ASSIGN(const std::vector<PlanRecord> plans, store->plans());
-  if (plans.empty())
-    return bad_input(fmt::format("there are no decisions in {}; make some with kvartet run --kv auto", planner_home()));
+  const std::string home = planner_home();
+  if (home.empty()) return bad_input("there are no decisions to audit: the planner has no folder of its own; set KVARTET_HOME");
+  KV_ASSIGN(PlannerStore store, PlannerStore::open(FileSystem::real(), home));
+  KV_ASSIGN(const std::vector<PlanRecord> plans, store.plans());
+  if (plans.empty()) return bad_input(fmt::format("there are no decisions in {}; make some with kvartet run --kv auto", home));
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
-  std::string text = fmt::format("actual / predicted of the decisions in {}\n{:20} {:12} {:>7} {:52} {:>7} {:>7} {:>7}\n",
-                                 planner_home(), "decided", "kind", "prompt", "cache", "bytes", "ttft", "tok/s");
+  std::string text = fmt::format("actual / predicted of the decisions in {}\n{:20} {:12} {:>7} {:52} {:>7} {:>7} {:>7}\n", home,
+                                 "decided", "kind", "prompt", "cache", "bytes", "ttft", "tok/s");
   for (const PlanRecord& p : plans) {
     text += fmt::format("{:20} {:12} {:>7} {:52} {:>7} {:>7} {:>7}\n", printable(p.decided), printable(p.kind), p.prompt_tokens,
                         printable(p.spec), ratio_text(p.actual_bytes, p.predicted_bytes),
@@ -124,6 +127,8 @@ Status plan(const PlanFlags& flags) {
   KV_ASSIGN(const std::string model_path, resolve_model(flags.model));
   KV_ASSIGN(const std::unique_ptr<Gathered> gathered, gather(model_path, folders, resolved_threads(threads)));
   if (!flags.kv.empty()) {
+    if (std::any_of(flags.kv.begin(), flags.kv.end(), is_auto))
+      return usage_error("--kv names caches to choose among, and 'auto' is none; leave it out to choose among all");
     KV_ASSIGN(gathered->inputs.candidates, parse_specs(flags.kv));
   }
   KV_ASSIGN(const Plan plan, make_plan(gathered->inputs, request));

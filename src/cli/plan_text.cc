@@ -180,12 +180,11 @@ Json candidate_json(const Candidate& c, bool with_terms) {
   if (c.standing != Standing::kBreaks) {
     json["bytes"] = c.cost.bytes();
     json["bytes_after_prompt"] = c.cost.after_prompt.allocated;
+    json["bytes_at_end"] = c.cost.at_end.allocated;
+    json["live_bytes_at_end"] = c.cost.at_end.live;
     json["fast_bytes"] = c.cost.fast_bytes();
     json["ttft_s"] = c.cost.ttft_s;
     json["decode_tokens_per_s"] = c.cost.decode_tokens_per_s();
-    json["step_s_by_bound"] = {{"read", c.cost.step_seconds(Bound::kRead)},
-                               {"compute", c.cost.step_seconds(Bound::kCompute)},
-                               {"other", c.cost.step_seconds(Bound::kOther)}};
     json["total_s"] = c.cost.total_s;
     json["time_error"] = c.cost.time_error;
     json["loss"] = loss_json(c.loss);
@@ -193,7 +192,6 @@ Json candidate_json(const Candidate& c, bool with_terms) {
   }
   json["reason"] = c.reason;
   if (with_terms) {
-    json["live_bytes_after_prompt"] = c.cost.after_prompt.live;
     json["terms"] = {
         {"ttft_s", terms_json(c.cost.ttft)}, {"step_s", terms_json(c.cost.step)}, {"peak_bytes", terms_json(c.cost.peak)}};
   }
@@ -210,10 +208,10 @@ std::string limits_text(const PlanRequest& r) {
 }
 
 // Beside which measured rates of another hour can be judged.
-Json calibrated_probe(const Gathered& g, std::string_view what) {
+Json calibrated_reading(const Gathered& g) {
   if (!g.calibration) return nullptr;
   for (const Rate& r : g.calibration->rates)
-    if (r.what == what) return r.value * 1e-9;
+    if (r.what == rate::kRead) return r.value * 1e-9;
   return nullptr;
 }
 
@@ -319,8 +317,7 @@ Json plan_json(const Plan& plan, const Gathered& g, const PlanRequest& request) 
                {"statistics", statistics_text(plan.cells, g.folders)},
                {"machine", g.machine_note},
                {"calibrated", plan.calibrated},
-               {"calibrated_read_gb_per_s", calibrated_probe(g, rate::kRead)},
-               {"calibrated_compute_gflop_per_s", calibrated_probe(g, rate::kCompute)},
+               {"calibrated_read_gb_per_s", calibrated_reading(g)},
                {"feasible", plan.feasible}};
   json["chosen"] = nullptr;
   if (plan.feasible) json["chosen"] = candidate_json(plan.first(), true);

@@ -23,6 +23,7 @@ Result<ModelCost> model_cost(const std::string& path) {
   cost.file_bytes = facts.file_bytes;
   cost.parameters = facts.parameters;
   cost.tied_embeddings = facts.tied_embeddings;
+  cost.native_attention = facts.native_attention;
   if (!facts.weight_types.empty()) cost.weight_type = facts.weight_types.front().first;
   return cost;
 }

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <string_view>
 
 #include "model/gguf_file.h"
 #include "model/model_config.h"
+#include "model/weights_conversion.h"
 
 namespace kvartet {
 
@@ -34,6 +36,7 @@ Result<ModelFacts> facts_of(const GgufFile& file) {
     const ggml_tensor* tensor = file.tensor_at(i);
     const auto elements = static_cast<std::uint64_t>(ggml_nelements(tensor));
     by_type[ggml_type_name(tensor->type)] += elements;
+    if (std::string_view(tensor->name).starts_with("blk.") && is_convertible(tensor->type)) facts.native_attention = true;
     facts.parameters += elements;
   }
   facts.weight_types.assign(by_type.begin(), by_type.end());

@@ -19,9 +19,10 @@ struct ModelFacts {
   std::uint64_t file_bytes = 0;
   std::vector<std::pair<std::string, std::uint64_t>> weight_types;  // type name and parameters in it, most first
   double rope_base = 0;
-  double rope_factor = 1;        // linear scaling; 1: none
-  bool rope_factors = false;     // per-frequency factors (Llama 3)
-  bool tied_embeddings = false;  // no output matrix in the file; one that is there is used, whatever it holds
+  double rope_factor = 1;         // linear scaling; 1: none
+  bool rope_factors = false;      // per-frequency factors (Llama 3)
+  bool tied_embeddings = false;   // no output matrix in the file; one that is there is used, whatever it holds
+  bool native_attention = false;  // of a prefill; the precision that Transformer asks for unless it computes with a BF16 copy
   bool has_chat_template = false;
   std::string vocabulary;  // "gpt2", "llama", ...
 };

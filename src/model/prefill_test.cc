@@ -7,6 +7,7 @@
 
 #include "cache/cache_fixture.h"
 #include "model/forward.h"
+#include "model/model_facts.h"
 #include "model/test_models.h"
 
 namespace kvartet {
@@ -57,6 +58,17 @@ Filled fill(Transformer& transformer, int chunk) {
   const MatView<const float> hidden = prefill->hidden();
   filled.hidden.assign(hidden.row(0), hidden.row(0) + hidden.cols);
   return filled;
+}
+
+// What a plan reads in the metadata is what the model will do.
+TEST(PrefillTest, TheFilesFactsTellThePrecisionOfAttention) {
+  for (const TinyWeights weights :
+       {TinyWeights::kF32, TinyWeights::kF16, TinyWeights::kBf16, TinyWeights::kQ8_0, TinyWeights::kQ4_1})
+    for (const char* architecture : {"llama", "qwen3moe"}) {
+      const std::string path = tiny_model_file({.architecture = architecture, .weights = weights});
+      const bool native = Transformer::load(path, {.threads = 1}).value()->attention_precision() == Precision::kNative;
+      EXPECT_EQ(read_model_metadata(path).value().native_attention, native) << architecture << " " << static_cast<int>(weights);
+    }
 }
 
 TEST(PrefillTest, T9ChunksLeaveIdenticalCaches) {

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "cache/format_label.h"
 #include "cache/spec.h"
 #include "cache/spec_method.h"
 
@@ -125,6 +126,29 @@ std::vector<CacheSpec> candidate_specs() {
   for (const SpecMethod& method : offload_methods())
     for (const std::string& select : stages_of(method, "budget")) list.add(select);
   return list.take();
+}
+
+std::vector<CacheSpec> calibrated_formats(const std::vector<CacheSpec>& candidates) {
+  std::vector<CacheSpec> formats;
+  std::set<std::string> known;
+  const auto keeps_all = [](const CacheSpec& spec) { return spec.evict == Evict::kNone && !spec.offload; };
+  const auto add = [&](const CacheSpec& spec) {
+    formats.push_back(spec);
+    known.insert(format_label(spec.key));
+    known.insert(format_label(spec.value));
+  };
+  for (const CacheSpec& spec : candidates)
+    if (keeps_all(spec) && spec.key == spec.value) add(spec);
+  for (const CacheSpec& spec : candidates) {
+    if (!keeps_all(spec)) continue;
+    for (const FormatRequest* side : {&spec.key, &spec.value}) {
+      if (known.contains(format_label(*side))) continue;
+      // On both sides where the method writes both.
+      const Result<CacheSpec> both = parse_spec(fmt::format("{}:bits={}", side->name, side->bits));
+      add(both.ok() && both->key == *side && both->value == *side ? *both : spec);
+    }
+  }
+  return formats;
 }
 
 }  // namespace kvartet

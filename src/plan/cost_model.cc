@@ -63,12 +63,6 @@ double sum(const std::vector<CostTerm>& terms) {
   return total;
 }
 
-double CostPrediction::step_seconds(Bound bound) const {
-  double total = 0;
-  for (const CostTerm& t : step) total += t.bound == bound ? t.value : 0;
-  return total;
-}
-
 double ModelCost::read_bytes_per_token() const {
   const double table = static_cast<double>(shape.vocab) * shape.hidden;
   const double all = static_cast<double>(parameters);
@@ -90,21 +84,9 @@ CostModel::CostModel(const ModelCost& model, const Calibration* calibration, int
     else
       ++same->count;
   }
-  read_peak_ = std::min(kAssumedReadPerThread * threads_, kMostAssumedRead);
-  compute_peak_ = kAssumedFlopsPerThread * threads_;
   if (calibration == nullptr) return;
   for (const Rate& r : calibration->rates)
     if (r.value > 0) rates_[{r.what, r.subject}].push_back(&r);
-  if (const Rate* r = find(rate::kRead, "", 0, 0)) read_peak_ = r->value;
-  if (const Rate* r = find(rate::kCompute, "", 0, 0)) compute_peak_ = r->value;
-}
-
-// Near the limit of reading is who reads at half of the plain bandwidth or more, and does not multiply nearer to its own limit.
-// Everybody else waits for instructions, of which multiply-adds are the kind that is measured.
-Bound CostModel::bound_of(double bytes, double flops, double seconds) const {
-  constexpr double kNear = 0.5;
-  const double read = bytes / (seconds * read_peak_);
-  return read >= kNear && read >= flops / (seconds * compute_peak_) ? Bound::kRead : Bound::kCompute;
 }
 
 std::span<const Rate* const> CostModel::rates_of(std::string_view what, std::string_view subject) const {
@@ -150,26 +132,58 @@ bool CostModel::attend_points(const std::string& formats, const LayerShape& laye
   return true;
 }
 
-CostModel::Figure CostModel::attend_seconds(const std::string& formats, const SpecFacts& facts, const LayerShape& layer,
-                                            double rows) const {
-  double seconds = 0;
-  if (attend_points(formats, layer, rows, &seconds)) return {seconds, kMeasuredError, "calibrated"};
-  double key = 0;
-  double value = 0;
-  if (attend_points(facts.key_format + "/" + facts.key_format, layer, rows, &key) &&
-      attend_points(facts.value_format + "/" + facts.value_format, layer, rows, &value)) {
-    return {0.5 * (key + value), kDerivedError,
-            fmt::format("half of {} and of {}, calibrated", facts.key_format, facts.value_format)};
+// One side of a row: half of what both take; of a format that no cache has on both sides (qjl writes keys alone) what a pair with
+// another takes, less the other's half.
+std::optional<double> CostModel::half_seconds(std::string_view what, const std::string& format, const PairSeconds& points) const {
+  constexpr double kLeastShare = 0.1;  // of the pair: noise must not make a side free
+  double both = 0;
+  if (points(format + "/" + format, &both)) return 0.5 * both;
+  for (const auto& [key, rates] : rates_) {
+    if (key.first != what) continue;
+    const std::string pair(key.second);
+    const std::size_t slash = pair.find('/');
+    const std::string left = pair.substr(0, slash);
+    const std::string right = pair.substr(slash + 1);
+    if (left != format && right != format) continue;
+    const std::string& other = left == format ? right : left;
+    double of_pair = 0;
+    double of_other = 0;
+    if (!points(pair, &of_pair) || !points(other + "/" + other, &of_other)) continue;
+    return std::max(of_pair - 0.5 * of_other, kLeastShare * of_pair);
   }
+  return std::nullopt;
+}
+
+std::optional<CostModel::Figure> CostModel::pair_seconds(std::string_view what, const SpecFacts& facts,
+                                                         const PairSeconds& points) const {
+  double seconds = 0;
+  if (points(facts.formats(), &seconds)) return Figure{seconds, kMeasuredError, "calibrated"};
+  const std::optional<double> key = half_seconds(what, facts.key_format, points);
+  const std::optional<double> value = half_seconds(what, facts.value_format, points);
+  if (!key || !value) return std::nullopt;
+  return Figure{*key + *value, kDerivedError,
+                fmt::format("half of {} and of {}, calibrated", facts.key_format, facts.value_format)};
+}
+
+CostModel::Figure CostModel::attend_seconds(const SpecFacts& facts, const LayerShape& layer, double rows) const {
+  const auto points = [&](const std::string& formats, double* seconds) { return attend_points(formats, layer, rows, seconds); };
+  if (const std::optional<Figure> known = pair_seconds(rate::kAttend, facts, points)) return *known;
   const double bytes = rows * layer.head_dim * (facts.key_bits + facts.value_bits) / 8;
   const double flops = 4.0 * rows * layer.head_dim * layer.group();
   const double read = std::min(kAssumedReadPerThread * threads_, kMostAssumedRead);
   return {bytes / read + flops / (kAssumedDecodeFlopsPerThread * threads_), kAssumedError, "assumed"};
 }
 
+bool CostModel::encode_points(const std::string& formats, const LayerShape& layer, double* seconds) const {
+  const Rate* r = find(rate::kEncode, formats, layer.head_dim, 0);
+  if (r == nullptr) return false;
+  *seconds = r->value * layer.head_dim / std::max(r->head_dim, 1);
+  return true;
+}
+
 CostModel::Figure CostModel::encode_seconds(const SpecFacts& facts, const LayerShape& layer) const {
-  const Rate* r = find(rate::kEncode, facts.formats(), layer.head_dim, 0);
-  if (r != nullptr) return {r->value * layer.head_dim / std::max(r->head_dim, 1), kMeasuredError, "calibrated"};
+  const auto points = [&](const std::string& formats, double* seconds) { return encode_points(formats, layer, seconds); };
+  if (const std::optional<Figure> known = pair_seconds(rate::kEncode, facts, points)) return *known;
   return {2.0 * layer.head_dim / (kAssumedEncodePerThread * threads_), kAssumedError, "assumed"};
 }
 
@@ -183,6 +197,23 @@ std::optional<CostModel::Figure> CostModel::per_row(std::string_view what, const
     error = std::max({error, kMeasuredError, r->spread});
   }
   return Figure{seconds, error, "calibrated"};
+}
+
+// To choose and write a prompt's far rows takes a constant, of a factorization, and a share for every token.
+std::optional<CostModel::Figure> CostModel::seal_seconds(const SpecFacts& facts, int tokens) const {
+  Figure sum{0, 0, "calibrated"};
+  for (const auto& [layer, count] : layers_) {
+    const Rate* nearest = find(rate::kSeal, facts.evict_method, layer.head_dim, layer.group());
+    if (nearest == nullptr) return std::nullopt;
+    std::map<double, double> points;
+    for (const Rate* r : rates_of(rate::kSeal, facts.evict_method)) {
+      if (r->head_dim != nearest->head_dim || r->group != nearest->group) continue;
+      points[r->depth] = r->value;
+      sum.error = std::max({sum.error, kMeasuredError, r->spread});
+    }
+    sum.value += 1.0 * count * layer.kv_heads * line_at(points, tokens) * layer.head_dim / std::max(nearest->head_dim, 1);
+  }
+  return sum;
 }
 
 bool CostModel::knows_selection(const SpecFacts& facts) const {
@@ -231,19 +262,17 @@ std::vector<CostModel::DoubtedTerm> CostModel::selection_terms(const SpecFacts& 
     // An eighth of the bytes of all keys.
     const double read = std::min(kAssumedReadPerThread * threads_, kMostAssumedRead);
     const double f16 = static_cast<double>(model_.shape.f16_bytes_per_token());
-    return {{{"select", f16 / 16 * scored / read, fmt::format("scores an index of {} {} (assumed)", scored, row_word(scored)),
-              Bound::kCompute},
+    return {{{"select", f16 / 16 * scored / read, fmt::format("scores an index of {} {} (assumed)", scored, row_word(scored))},
              kAssumedError},
             {{"fetch", fetch.value, fetch.source}, fetch.error}};
   }
   const Figure score = *per_row(rate::kScore, facts);
   const Figure row = *per_row(rate::kChosen, facts);
   std::vector<DoubtedTerm> terms = {
-      {{"select", score.value * scored, fmt::format("scores an index of {} {} ({})", scored, row_word(scored), score.source),
-        Bound::kCompute},
+      {{"select", score.value * scored, fmt::format("scores an index of {} {} ({})", scored, row_word(scored), score.source)},
        score.error},
-      {{"chosen rows", row.value * chosen, fmt::format("{:.0f} {} per head, from RAM ({})", chosen, row_word(chosen), row.source),
-        Bound::kCompute},
+      {{"chosen rows", row.value * chosen,
+        fmt::format("{:.0f} {} per head, from RAM ({})", chosen, row_word(chosen), row.source)},
        row.error}};
   if (options.place == Place::kFar && options.tier != Tier::kRam)
     terms.push_back({{"fetch", fetch.value, fetch.source}, fetch.error});
@@ -263,49 +292,39 @@ std::vector<CostTerm> CostModel::step_terms_with_error(const SpecFacts& facts, i
   const Figure weights = rate_of(rate::kWeights, model_.weight_type, read * kAssumedWeightShare);
   const double weight_bytes = model_.read_bytes_per_token();
   const double weight_s = weight_bytes / weights.value;
-  const double weight_flops =
-      2.0 * static_cast<double>(model_.parameters) * weight_bytes / static_cast<double>(model_.file_bytes);
   total.add(&terms, "weights", weight_s, weights.error,
             fmt::format("{} at {:.1f} GB/s ({})", bytes_text(weight_bytes), weights.value * 1e-9, weights.source));
-  terms.back().bound = bound_of(weight_bytes, weight_flops, weight_s);
 
   const int generated = std::max(depth - prompt_tokens, 0);
   // What selection costs was calibrated with the rows of the prompt that are always near.
-  const double rows =
-      knows_selection(facts) ? near_generated(facts, prompt_tokens, generated) : kept_rows(facts, prompt_tokens, generated);
+  const bool selects = selects_from(facts, prompt_tokens);
+  const double rows = selects && knows_selection(facts) ? near_generated(facts, prompt_tokens, generated)
+                                                        : kept_rows(facts, prompt_tokens, generated);
   Figure attention;
   Figure encode;
-  double row_numbers = 0;  // of keys and values read, and multiplied by every query
-  double row_flops = 0;
   for (const auto& [layer, count] : layers_) {
     const double heads = 1.0 * count * layer.kv_heads;
-    row_numbers += heads * rows * layer.head_dim;
-    row_flops += 4.0 * heads * layer.group() * rows * layer.head_dim;
-    const Figure one = attend_seconds(facts.formats(), facts, layer, rows);
+    const Figure one = attend_seconds(facts, layer, rows);
     attention = {attention.value + heads * one.value, one.error, one.source};
     const Figure append = encode_seconds(facts, layer);
     encode = {encode.value + heads * append.value, append.error, append.source};
   }
   total.add(&terms, "attention", attention.value, attention.error,
             fmt::format("{:.0f} of {} {} as {} ({})", rows, depth, row_word(depth), facts.formats_text(), attention.source));
-  terms.back().bound = bound_of(row_numbers * (facts.key_bits + facts.value_bits) / 8, row_flops, attention.value);
   if (facts.spec.drops_after_steps() && rows < depth) {  // until rows leave the sums are nearly free
     if (const std::optional<Figure> depart = per_row(rate::kDepart, facts)) {
       total.add(
           &terms, "choose rows", depart->value * rows, depart->error,
           fmt::format("{} ranks {:.0f} {} by the step's weights ({})", facts.evict_method, rows, row_word(rows), depart->source));
-      terms.back().bound = Bound::kCompute;
     }
   }
-  if (facts.selects()) {
+  if (selects) {
     const int far = generated - static_cast<int>(near_generated(facts, prompt_tokens, generated));
     for (DoubtedTerm& t : selection_terms(facts, prompt_tokens, far)) {
       total.add(&terms, std::move(t.term.name), t.term.value, t.error, std::move(t.term.detail));
-      terms.back().bound = t.term.bound;
     }
   }
   total.add(&terms, "append", encode.value, encode.error, fmt::format("writes one row per head ({})", encode.source));
-  terms.back().bound = Bound::kCompute;
   *error = total.error();
   return terms;
 }
@@ -325,7 +344,7 @@ std::vector<CostTerm> CostModel::ttft_terms(const SpecFacts& facts, const Worklo
   Figure encode;
   double heads = 0;
   for (const auto& [layer, count] : layers_) {
-    const Rate* r = find(rate::kPrefill, "", layer.head_dim, layer.group());
+    const Rate* r = find(rate::kPrefill, rate::precision(model_.native_attention), layer.head_dim, layer.group());
     attend = r == nullptr ? Figure{kAssumedFlopsPerThread * threads_, kAssumedError, "assumed"}
                           : Figure{r->value, kMeasuredError, "calibrated"};
     const double flops = 2.0 * count * layer.heads * layer.head_dim * tokens * tokens;  // causal: half of all pairs, twice
@@ -337,11 +356,12 @@ std::vector<CostTerm> CostModel::ttft_terms(const SpecFacts& facts, const Worklo
   }
   total.add(&terms, "prefill, attention", seconds, attend.error,
             fmt::format("{:.0f} GFLOP at {:.0f} GFLOP/s ({})", attend_flops * 1e-9, attend.value * 1e-9, attend.source));
-  const std::optional<Figure> seal = facts.selects() ? per_row(rate::kSeal, facts) : std::nullopt;
+  const bool selects = selects_from(facts, w.prompt_tokens);
+  const std::optional<Figure> seal = selects ? seal_seconds(facts, w.prompt_tokens) : std::nullopt;
   if (seal) {
-    total.add(&terms, "build the index", seal->value * tokens, seal->error,
+    total.add(&terms, "build the index", seal->value, seal->error,
               fmt::format("of {:.0f} {}, and write them ({})", tokens, row_word(tokens), seal->source));
-  } else if (facts.evicts()) {
+  } else if (selects || (facts.evicts() && !facts.selects())) {
     const Rate* r = find(rate::kEvict, facts.evict_method, 0, 0);
     const double each = r != nullptr ? r->value : 50e-9 / threads_;
     total.add(&terms, "choose rows", each * tokens * heads, r != nullptr ? kMeasuredError : kAssumedError,
@@ -351,9 +371,6 @@ std::vector<CostTerm> CostModel::ttft_terms(const SpecFacts& facts, const Worklo
   if (!seal)
     total.add(&terms, "write the cache", encode.value, encode.error,
               fmt::format("{:.0f} {} as {} ({})", kept, row_word(kept), facts.formats_text(), encode.source));
-  double step_error = 0;
-  const double first = sum(step_terms_with_error(facts, w.prompt_tokens, w.prompt_tokens, &step_error));
-  total.add(&terms, "first token", first, step_error, "one decode step");
   *error = total.error();
   return terms;
 }
@@ -375,7 +392,7 @@ Result<CostPrediction> CostModel::predict(const SpecFacts& facts, const Workload
   out.step = step_terms_with_error(facts, w.prompt_tokens, w.prompt_tokens + answer / 2, &step_error);
   out.ttft_s = sum(out.ttft);
   out.step_s = sum(out.step);
-  out.total_s = out.ttft_s + out.step_s * answer * w.questions;
+  out.total_s = out.ttft_s + out.step_s * (1.0 * answer * w.questions - 1);
   out.time_error = std::max(ttft_error, step_error);
 
   const LayerShape& layer = model_.shape.layers.front();

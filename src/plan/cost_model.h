@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -28,20 +29,16 @@ struct ModelCost {
   std::uint64_t parameters = 0;
   bool tied_embeddings = false;  // the token table is also the output matrix, so a decode step reads it
   std::string weight_type;       // of most parameters: "q4_1"
+  bool native_attention = true;  // in a prefill, of rows in what this CPU multiplies fastest (attention/precision.h)
 
   double read_bytes_per_token() const;   // weights that one decode step reads
   double multiplied_parameters() const;  // that one token of a prefill is multiplied with, output matrix left out
 };
 
-// The limit that a term is nearest to, of those that can be measured again in a moment: tells how a term changes when the machine
-// does (docs/plan.md, "Is it true?").
-enum class Bound : std::uint8_t { kOther, kRead, kCompute };
-
 struct CostTerm {
   std::string name;    // "weights", "attention", ...
   double value = 0;    // seconds or bytes
   std::string detail;  // how it came about: "92.0 MiB at 8.6 GB/s (calibrated)"
-  Bound bound = Bound::kOther;
 };
 
 struct CostPrediction {
@@ -53,12 +50,11 @@ struct CostPrediction {
   std::vector<CostTerm> peak;  // bytes at the end of prefill
   double ttft_s = 0;
   double step_s = 0;
-  double total_s = 0;     // one prompt, all its answers
+  double total_s = 0;     // one prompt, all its answers; the first token of the first one takes no step
   double time_error = 0;  // relative, about 95 %: times lie within value / (1 + e) .. value * (1 + e)
 
   std::size_t bytes() const { return std::max(after_prompt.allocated, at_end.allocated); }
   std::size_t fast_bytes() const { return fast; }
-  double step_seconds(Bound bound) const;  // of the terms with this bound
   double decode_tokens_per_s() const { return step_s > 0 ? 1 / step_s : 0; }
 };
 
@@ -83,8 +79,6 @@ class CostModel {
     double error = 0;    // relative
     std::string source;  // "calibrated", "from q8_0 and kivi4.32", "assumed"
   };
-  // What `seconds` of work reads and multiplies, over what the machine could.
-  Bound bound_of(double bytes, double flops, double seconds) const;
   struct DoubtedTerm {
     CostTerm term;
     double error = 0;
@@ -94,11 +88,17 @@ class CostModel {
   std::span<const Rate* const> rates_of(std::string_view what, std::string_view subject) const;
   const Rate* find(std::string_view what, std::string_view subject, int head_dim, int group) const;
   Figure rate_of(std::string_view what, std::string_view subject, double assumed) const;
-  Figure attend_seconds(const std::string& formats, const SpecFacts& facts, const LayerShape& layer, double rows) const;
+  Figure attend_seconds(const SpecFacts& facts, const LayerShape& layer, double rows) const;
   bool attend_points(const std::string& formats, const LayerShape& layer, double rows, double* seconds) const;
+  bool encode_points(const std::string& formats, const LayerShape& layer, double* seconds) const;
   Figure encode_seconds(const SpecFacts& facts, const LayerShape& layer) const;
+  // Of what both sides of a row take in the two formats of `facts`, by rates of `what` that `points` reads.
+  using PairSeconds = std::function<bool(const std::string& formats, double* seconds)>;
+  std::optional<Figure> pair_seconds(std::string_view what, const SpecFacts& facts, const PairSeconds& points) const;
+  std::optional<double> half_seconds(std::string_view what, const std::string& format, const PairSeconds& points) const;
   // Seconds per row, all KV heads and layers, of what was calibrated on a model; none: not calibrated.
   std::optional<Figure> per_row(std::string_view what, const SpecFacts& facts) const;
+  std::optional<Figure> seal_seconds(const SpecFacts& facts, int tokens) const;
   bool knows_selection(const SpecFacts& facts) const;
   std::vector<DoubtedTerm> selection_terms(const SpecFacts& facts, int prompt_tokens, int far_generated) const;
   Figure fetch_seconds(const SelectOptions& options, double chosen) const;
@@ -108,8 +108,6 @@ class CostModel {
   const ModelCost& model_;
   const Calibration* calibration_;
   double threads_;
-  double read_peak_ = 0;             // bytes/s
-  double compute_peak_ = 0;          // flop/s
   std::vector<EqualLayers> layers_;  // most models have one or two kinds
   std::map<RateKey, std::vector<const Rate*>> rates_;
 };

@@ -15,13 +15,18 @@ using test::smol_model;
 
 SpecFacts facts_of(const std::string& spec) { return spec_facts(spec, smol_model().shape).value(); }
 
+const CostTerm& term_of(const std::vector<CostTerm>& terms, const std::string& name) {
+  return *std::find_if(terms.begin(), terms.end(), [&](const CostTerm& t) { return t.name == name; });
+}
+
 Calibration a_calibration() {
   Calibration c;
   c.threads = 2;
   c.rates = {
       {.what = "weights", .subject = "q4_1", .value = 8e9},
       {.what = "linear", .subject = "q4_1", .value = 100e9},
-      {.what = "prefill-attention", .subject = "", .head_dim = 64, .group = 3, .value = 50e9},
+      {.what = "prefill-attention", .subject = "native", .head_dim = 64, .group = 3, .value = 50e9},
+      {.what = "prefill-attention", .subject = "exact", .head_dim = 64, .group = 3, .value = 20e9},
       {.what = "attend", .subject = "f16/f16", .head_dim = 64, .group = 3, .depth = 512, .value = 30e-6},
       {.what = "attend", .subject = "f16/f16", .head_dim = 64, .group = 3, .depth = 4096, .value = 200e-6},
       {.what = "attend", .subject = "q8_0/q8_0", .head_dim = 64, .group = 3, .depth = 512, .value = 20e-6},
@@ -83,13 +88,26 @@ TEST(CostModel, TimesAreTheSumOfTheirTerms) {
   const CostPrediction p = costs.predict(facts_of("full"), w).value();
   EXPECT_DOUBLE_EQ(p.ttft_s, sum(p.ttft));
   EXPECT_DOUBLE_EQ(p.step_s, sum(p.step));
-  EXPECT_DOUBLE_EQ(p.total_s, p.ttft_s + 2 * 192 * p.step_s);
+  // The prompt's last logits give the first answer's first token; the second answer begins with a step.
+  EXPECT_DOUBLE_EQ(p.total_s, p.ttft_s + (2 * 192 - 1) * p.step_s);
   // By hand: 98 MB at 8 GB/s; 4096 rows of 90 heads at 200 us.
   EXPECT_NEAR(p.step[0].value, 98e6 / 8e9, 1e-6);
   EXPECT_NEAR(p.step[1].value, 90 * 200e-6, 1e-6);
   // 2 * (134.5M - 28.3M) * 4000 flop at 100 GFLOP/s; 30 * 2 * 9 * 64 * 4000^2 at 50 GFLOP/s.
   EXPECT_NEAR(p.ttft[0].value, 2 * 106.2e6 * 4000 / 100e9, 0.01);
   EXPECT_NEAR(p.ttft[1].value, 30 * 2.0 * 9 * 64 * 16e6 / 50e9, 1e-6);
+  EXPECT_EQ(p.ttft.size(), 3U);  // and what is written: no step
+}
+
+// Prefill attention of weights that are not rounded is exact, and slower where the CPU multiplies rounded numbers.
+TEST(CostModel, ExactPrefillAttentionHasItsOwnRate) {
+  ModelCost model = smol_model();
+  model.native_attention = false;
+  const Calibration calibration = a_calibration();
+  Workload w;
+  w.prompt_tokens = 4000;
+  const CostPrediction p = CostModel(model, &calibration, 2).predict(facts_of("full"), w).value();
+  EXPECT_NEAR(p.ttft[1].value, 30 * 2.0 * 9 * 64 * 16e6 / 20e9, 1e-6);
 }
 
 TEST(CostModel, DepthsBetweenAndBeyondTheMeasuredOnesLieOnTheLine) {
@@ -111,6 +129,47 @@ TEST(CostModel, APairIsMadeOfItsHalves) {
   EXPECT_NEAR(costs.step_terms(facts_of("q8_0/full"), 4096, 4096)[1].value, 90 * 160e-6, 1e-9);
 }
 
+// qjl writes keys alone: its half is what a pair takes without the other's.
+TEST(CostModel, AFormatOfOneSideIsKnownFromAPair) {
+  const ModelCost model = smol_model();
+  Calibration c = a_calibration();
+  const std::string pair = facts_of("qjl/q8_0").formats();
+  c.rates.push_back({.what = "attend", .subject = pair, .head_dim = 64, .group = 3, .depth = 512, .value = 35e-6});
+  c.rates.push_back({.what = "attend", .subject = pair, .head_dim = 64, .group = 3, .depth = 4096, .value = 180e-6});
+  c.rates.push_back({.what = "encode", .subject = "q8_0/q8_0", .head_dim = 64, .value = 30e-9});
+  c.rates.push_back({.what = "encode", .subject = pair, .head_dim = 64, .value = 65e-9});
+  const CostModel costs(model, &c, 2);
+  const auto terms = [&](const std::string& spec) { return costs.step_terms(facts_of(spec), 4096, 4096); };
+  EXPECT_NEAR(terms("qjl/q8_0")[1].value, 90 * 180e-6, 1e-9);
+  EXPECT_NEAR(terms("qjl/full")[1].value, 90 * (180e-6 - 60e-6 + 100e-6), 1e-9);
+  EXPECT_NEAR(terms("qjl/full")[2].value, 90 * (65e-9 - 15e-9 + 10e-9), 1e-12);
+}
+
+// `kvartet calibrate` measures calibrated_formats(): with them nothing about any candidate's rows is left to assume.
+TEST(CostModel, TheCalibratedFormatsTellEveryCandidate) {
+  const ModelCost model = smol_model();
+  Calibration c = a_calibration();
+  std::erase_if(c.rates, [](const Rate& r) { return r.what == rate::kAttend || r.what == rate::kEncode; });
+  for (const CacheSpec& spec : calibrated_formats(candidate_specs())) {
+    const std::string formats = spec_facts(spec, model.shape)->formats();
+    for (const int depth : {512, 4096})
+      c.rates.push_back(
+          {.what = "attend", .subject = formats, .head_dim = 64, .group = 3, .depth = depth, .value = depth * 30e-9});
+    c.rates.push_back({.what = "encode", .subject = formats, .head_dim = 64, .value = 20e-9});
+  }
+  const CostModel costs(model, &c, 2);
+  int checked = 0;
+  for (const CacheSpec& spec : candidate_specs()) {
+    const Result<SpecFacts> facts = spec_facts(spec, model.shape);
+    if (!facts.ok() || facts->selects()) continue;
+    const std::vector<CostTerm> terms = costs.step_terms(*facts, 2000, 2000);
+    for (const char* name : {"attention", "append"})
+      EXPECT_EQ(term_of(terms, name).detail.find("assumed"), std::string::npos) << spec.canonical << ": " << name;
+    ++checked;
+  }
+  EXPECT_GT(checked, 100);
+}
+
 TEST(CostModel, AnEvictorIsChargedForTheRowsThatStay) {
   const ModelCost model = smol_model();
   const Calibration calibration = a_calibration();
@@ -125,10 +184,6 @@ TEST(CostModel, AnEvictorIsChargedForTheRowsThatStay) {
   // Holds the prompt, and not the answer: the first step sees all, the middle one 516 of 766, the last one half.
   EXPECT_NEAR(kept_share(facts_of("streamingllm"), 500, 532), (1 + 4 * 516.0 / 766 + 0.5) / 6, 1e-12);
   EXPECT_DOUBLE_EQ(kept_share(facts_of("snapkv:budget=600"), 500, 532), 1);
-}
-
-const CostTerm& term_of(const std::vector<CostTerm>& terms, const std::string& name) {
-  return *std::find_if(terms.begin(), terms.end(), [&](const CostTerm& t) { return t.name == name; });
 }
 
 // tier=disk: as many reads as pages are touched, at the rate of random reads, or their bytes, whichever takes longer.
@@ -155,8 +210,11 @@ TEST(CostModel, RowsOnADiskTakeItsReadsOrItsBytes) {
 TEST(CostModel, ASelectingCacheIsChargedForRowsThatCouldBeChosenAndForThoseThatAre) {
   const ModelCost model = smol_model();
   Calibration c = a_calibration();
-  for (const auto& [what, value] : {std::pair("score", 1e-9), std::pair("chosen", 20e-9), std::pair("seal", 300e-9)})
+  for (const auto& [what, value] : {std::pair("score", 1e-9), std::pair("chosen", 20e-9)})
     c.rates.push_back({.what = what, .subject = "select", .head_dim = 64, .group = 3, .value = value});
+  // Sealing takes 100 us once and 300 ns a token.
+  for (const auto& [depth, value] : {std::pair(500, 250e-6), std::pair(1500, 550e-6)})
+    c.rates.push_back({.what = "seal", .subject = "select", .head_dim = 64, .group = 3, .depth = depth, .value = value});
   const CostModel costs(model, &c, 2);
   const auto term = [](const std::vector<CostTerm>& terms, const std::string& name) {
     const auto found = std::ranges::find(terms, name, &CostTerm::name);
@@ -169,44 +227,12 @@ TEST(CostModel, ASelectingCacheIsChargedForRowsThatCouldBeChosenAndForThoseThatA
   EXPECT_NEAR(term(p.step, "select"), 1e-9 * 2000 * kHeads, 1e-12);
   EXPECT_NEAR(term(p.step, "chosen rows"), 20e-9 * 500 * kHeads, 1e-12);
   EXPECT_EQ(term(p.step, "fetch"), -1);
-  EXPECT_NEAR(term(p.ttft, "build the index"), 300e-9 * 2000 * kHeads, 1e-12);
+  EXPECT_NEAR(term(p.ttft, "build the index"), (100e-6 + 300e-9 * 2000) * kHeads, 1e-9);
   EXPECT_EQ(term(p.ttft, "write the cache"), -1);
   // What was not calibrated is assumed, and says so.
   const CostPrediction other = costs.predict(facts_of("quest:budget=0.25"), w).value();
   EXPECT_GT(term(other.step, "fetch"), -1);
   EXPECT_GT(other.time_error, p.time_error);
-}
-
-// A term is bound by reading if it reads at half of the plain bandwidth or more; else by arithmetic. What a disk brings is
-// neither.
-TEST(CostModel, ATermIsBoundByTheLimitItIsNearTo) {
-  const ModelCost model = smol_model();
-  Calibration c =
-      a_calibration();  // weights at 8 GB/s, about 11 multiply-adds a ns; 90 heads of 4,096 f16 rows in 18 ms: 5.2 GB/s
-  c.rates.push_back({.what = "read", .subject = "", .value = 12e9});
-  c.rates.push_back({.what = "multiply-add", .subject = "", .value = 200e9});
-  Workload w;
-  w.prompt_tokens = 4000;
-  w.output_tokens = 192;
-  const auto bound = [&](const std::string& spec, const std::string& name) {
-    return term_of(CostModel(model, &c, 2).predict(facts_of(spec), w)->step, name).bound;
-  };
-  EXPECT_EQ(bound("full", "weights"), Bound::kRead);
-  EXPECT_EQ(bound("full", "attention"), Bound::kCompute);
-  EXPECT_EQ(bound("full", "append"), Bound::kCompute);
-  EXPECT_EQ(bound("select:tier=disk", "fetch"), Bound::kOther);
-  EXPECT_EQ(bound("select", "select"), Bound::kCompute);
-  c.rates[c.rates.size() - 2].value = 10e9;
-  EXPECT_EQ(bound("full", "attention"), Bound::kRead);
-  c.rates[c.rates.size() - 2].value = 17e9;  // weights are at 47 % of it
-  EXPECT_EQ(bound("full", "weights"), Bound::kCompute);
-  c.rates[c.rates.size() - 2].value = 12e9;
-  c.rates.back().value = 25e9;  // and now they multiply nearer to the limit than they read
-  EXPECT_EQ(bound("full", "weights"), Bound::kCompute);
-  for (const char* spec : {"full", "select:tier=disk", "snapkv"}) {
-    const CostPrediction p = CostModel(model, &c, 2).predict(facts_of(spec), w).value();
-    EXPECT_NEAR(p.step_seconds(Bound::kRead) + p.step_seconds(Bound::kCompute) + p.step_seconds(Bound::kOther), p.step_s, 1e-12);
-  }
 }
 
 // Ranking rows by every step's weights costs a step something, where it was measured.
@@ -240,6 +266,31 @@ TEST(CostModel, GeneratedRowsThatWentFarAreScoredAndNotAttended) {
   EXPECT_EQ(kept_rows(bounded, 1000, 1000), 100 + 64 + 1000 - far);
   EXPECT_LT(term_of(terms, "attention").value,
             term_of(costs.step_terms(facts_of("select:budget=100"), 1000, 2000), "attention").value);
+}
+
+// Nothing is chosen from a prompt that is too short: a step is `full`'s, and so is the prompt.
+TEST(CostModel, AShortPromptIsNotSelectedFrom) {
+  const ModelCost model = smol_model();
+  Calibration c = a_calibration();
+  for (const auto& [what, value] : {std::pair("score", 1e-9), std::pair("chosen", 20e-9), std::pair("seal", 1e-3)})
+    c.rates.push_back({.what = what, .subject = "select", .head_dim = 64, .group = 3, .depth = 1, .value = value});
+  const CostModel costs(model, &c, 2);
+  for (const char* text : {"select:budget=0.1,min=512,keys=higgs4", "select:budget=100,min=512", "quest:budget=0.1,chunk=16"}) {
+    const SpecFacts facts = facts_of(text);
+    const int tokens = facts.evict_method == "quest" ? 10 : 400;
+    EXPECT_FALSE(selects_from(facts, tokens)) << text;
+    EXPECT_TRUE(selects_from(facts, 4000)) << text;
+    EXPECT_EQ(kept_rows(facts, tokens, 50), tokens + 50) << text;
+    EXPECT_EQ(chosen_rows(facts, tokens), 0) << text;
+    EXPECT_EQ(kept_share(facts, tokens, 50), 1) << text;
+    Workload w;
+    w.prompt_tokens = tokens;
+    w.output_tokens = 50;
+    const CostPrediction here = costs.predict(facts, w).value();
+    const CostPrediction full = costs.predict(facts_of("full"), w).value();
+    EXPECT_DOUBLE_EQ(here.step_s, full.step_s) << text;
+    EXPECT_DOUBLE_EQ(here.ttft_s, full.ttft_s) << text;
+  }
 }
 
 // A prompt that is near as a whole leaves its answer near, too.

@@ -81,26 +81,25 @@ class Limits {
   std::optional<double> max_loss_;
 };
 
-// Smaller is better, compared from left to right; the name last, so that nothing is left to the order of the table.
-using Objective = std::tuple<double, double, double, double, double, std::string_view>;
+// Smaller is better, compared from left to right. Of those that are alike, as a method is `full` where the prompt is too short
+// for it, the simplest; the name last, so that nothing is left to the order of the table.
+using Objective = std::tuple<double, double, double, double, double, std::size_t, std::string_view>;
 Objective objective(const Candidate& c, Prefer prefer) {
   const double bytes = static_cast<double>(c.cost.bytes());
   const double fast = static_cast<double>(c.cost.fast_bytes());
+  const std::size_t length = c.spec.size();
   switch (prefer) {
-    case Prefer::kQuality: return {c.loss.expected, c.loss.high, bytes, c.cost.total_s, fast, c.spec};
-    case Prefer::kSpeed: return {c.cost.total_s, c.loss.expected, c.loss.high, bytes, fast, c.spec};
-    case Prefer::kMemory: return {bytes, c.loss.expected, c.loss.high, c.cost.total_s, fast, c.spec};
+    case Prefer::kQuality: return {c.loss.expected, c.loss.high, bytes, c.cost.total_s, fast, length, c.spec};
+    case Prefer::kSpeed: return {c.cost.total_s, c.loss.expected, c.loss.high, bytes, fast, length, c.spec};
+    case Prefer::kMemory: return {bytes, c.loss.expected, c.loss.high, c.cost.total_s, fast, length, c.spec};
   }
   return {};
 }
 
+// Of two that are alike in all of it the one that stands first dominates.
 bool dominates(const Candidate& a, const Candidate& b) {
-  if (a.cost.bytes() > b.cost.bytes() || a.cost.fast_bytes() > b.cost.fast_bytes() || a.cost.total_s > b.cost.total_s ||
-      a.loss.expected > b.loss.expected || a.loss.high > b.loss.high) {
-    return false;
-  }
-  return a.cost.bytes() < b.cost.bytes() || a.cost.fast_bytes() < b.cost.fast_bytes() || a.cost.total_s < b.cost.total_s ||
-         a.loss.expected < b.loss.expected || a.loss.high < b.loss.high;
+  return a.cost.bytes() <= b.cost.bytes() && a.cost.fast_bytes() <= b.cost.fast_bytes() && a.cost.total_s <= b.cost.total_s &&
+         a.loss.expected <= b.loss.expected && a.loss.high <= b.loss.high;
 }
 
 Candidate weigh_one(const CacheSpec& spec, const CostModel& costs, QualityModel* losses, const ModelShape& shape,

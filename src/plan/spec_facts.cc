@@ -53,18 +53,16 @@ namespace {
 
 double amount(const Amount& a, int tokens) { return a.share ? a.value * tokens : a.value; }
 
-// Rows that can be chosen are kept in fewer bits: choosing all of them is not the reference.
-bool chooses_coarse_rows(const SelectOptions& options, int prompt_tokens) {
-  const bool coarse = options.keys != RowFormat::kF16 || options.values != RowFormat::kF16 || options.low_rank_keys;
-  return coarse && amount(options.sinks, prompt_tokens) + amount(options.local, prompt_tokens) < prompt_tokens;
-}
-
-double selected_rows(const SelectOptions& options, int prompt_tokens) {
-  return std::min<double>(prompt_tokens, amount(options.budget, prompt_tokens) + amount(options.sinks, prompt_tokens) +
-                                             amount(options.local, prompt_tokens));
+// How a selecting cache divides a prompt; layers that keep everything left out.
+Segments segments_of(const SelectOptions& options, int prompt_tokens) {
+  return OffloadLayer::segments(options, options.dense_layers, prompt_tokens);
 }
 
 }  // namespace
+
+bool selects_from(const SpecFacts& facts, int prompt_tokens) {
+  return facts.selects() && !segments_of(*facts.spec.offload, prompt_tokens).dense;
+}
 
 double near_generated(const SpecFacts& facts, int prompt_tokens, int generated) {
   if (!facts.selects() || facts.spec.offload->generated == 0) return generated;
@@ -74,22 +72,26 @@ double near_generated(const SpecFacts& facts, int prompt_tokens, int generated) 
 
 double kept_rows(const SpecFacts& facts, int prompt_tokens, int generated) {
   const double all = static_cast<double>(prompt_tokens) + generated;
-  if (facts.selects()) return selected_rows(*facts.spec.offload, prompt_tokens) + near_generated(facts, prompt_tokens, generated);
+  if (facts.selects()) {
+    const SelectOptions& options = *facts.spec.offload;
+    const Segments s = segments_of(options, prompt_tokens);
+    if (s.dense) return all;
+    return s.kept_tokens(options.index.chunk) + s.selected * options.index.chunk +
+           near_generated(facts, prompt_tokens, generated);
+  }
   if (!facts.evicts()) return all;
   constexpr LayerPlace kMiddle = {.index = 0, .count = 1};  // pyramidkv: neither a lower layer nor an upper one
   return std::min<double>(all, rows_after(facts.spec, kMiddle, prompt_tokens, generated));
 }
 
 double chosen_rows(const SpecFacts& facts, int prompt_tokens) {
-  if (!facts.selects()) return 0;
+  if (!selects_from(facts, prompt_tokens)) return 0;
   return std::min<double>(prompt_tokens, amount(facts.spec.offload->budget, prompt_tokens));
 }
 
 double kept_share(const SpecFacts& facts, int prompt_tokens, int answer_tokens) {
-  constexpr double kNearlyAll = 0.99;
   if (!facts.evicts() || prompt_tokens <= 0) return 1;
-  const bool coarse = facts.selects() && chooses_coarse_rows(*facts.spec.offload, prompt_tokens);
-  const double of_prompt = std::clamp(kept_rows(facts, prompt_tokens, 0) / prompt_tokens, 1e-6, coarse ? kNearlyAll : 1.0);
+  const double of_prompt = std::clamp(kept_rows(facts, prompt_tokens, 0) / prompt_tokens, 1e-6, 1.0);
   if (of_prompt < 1) return of_prompt;
   const auto share_after = [&](int generated) {
     return std::clamp(kept_rows(facts, prompt_tokens, generated) / (static_cast<double>(prompt_tokens) + generated), 1e-6, 1.0);

@@ -35,6 +35,8 @@ struct SpecFacts {
 Result<SpecFacts> spec_facts(const std::string& text, const ModelShape& shape);
 Result<SpecFacts> spec_facts(const CacheSpec& spec, const ModelShape& shape);
 
+// Whether a selecting cache chooses rows behind a prompt of this length; one that is too short stays near as a whole.
+bool selects_from(const SpecFacts& facts, int prompt_tokens);
 // Rows that one head's attention sees after a prompt and `generated` steps.
 double kept_rows(const SpecFacts& facts, int prompt_tokens, int generated);
 // Of the generated rows those that a selecting cache always sees: all, unless its spec lets some go far, which none does after a

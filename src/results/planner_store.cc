@@ -193,9 +193,14 @@ Result<std::vector<EvidenceCell>> read_evidence(FileSystem& files, const std::st
 Result<PlannerStore> PlannerStore::open(FileSystem& files, const std::string& directory) {
   KV_TRY(files.make_directories(directory));
   const std::string path = directory + "/" + kPlannerFile;
-  KV_ASSIGN(Database database, Database::open(path, Access::kReadWrite));
-  KV_TRY(make_or_check(database, path));
-  return PlannerStore(std::move(database));
+  Result<Database> database = Database::open(path, Access::kReadWrite);
+  if (!database.ok() && database.status().code() == Code::kBadInput) {
+    return bad_input(fmt::format(
+        "{} is not the planner's memory, or it is damaged; remove it, or name another folder with KVARTET_HOME", path));
+  }
+  KV_TRY(database.status());
+  KV_TRY(make_or_check(*database, path));
+  return PlannerStore(std::move(*database));
 }
 
 Status PlannerStore::save(const Calibration& c) {

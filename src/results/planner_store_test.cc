@@ -396,6 +396,8 @@ TEST_F(PlannerStoreTest, OtherFilesUnderItsNameAreBadInput) {
   std::filesystem::create_directories(root_ + "/home");
   std::ofstream(root_ + "/home/" + kPlannerFile) << std::string(5000, 'x');
   EXPECT_EQ(open().status().code(), Code::kBadInput);
+  EXPECT_NE(open().status().message().find("remove it"), std::string::npos) << open().status().message();
+  EXPECT_EQ(open().status().message().find("results"), std::string::npos) << open().status().message();
   std::filesystem::remove(root_ + "/home/" + kPlannerFile);
   { ASSERT_TRUE(Store::open(FileSystem::real(), results(), run()).ok()); }
   std::filesystem::copy_file(results() + "/" + kStoreFile, root_ + "/home/" + kPlannerFile);

@@ -103,6 +103,9 @@ TEST_F(PlanProgram, SenselessRequestsAreUsage) {
       run({"plan", "-m", model_, "--for", "chat", "--prompt-tokens", "10", "--questions", "3", "--question-position", "seen"}), 2,
       "--questions 3"));
   EXPECT_TRUE(is_refused(run({"plan", "--audit"}), 3, "no decisions"));
+  // 'auto' is a choice, and known: only not here.
+  EXPECT_TRUE(is_refused(plan({"--kv", "auto"}), 2, "leave it out"));
+  EXPECT_TRUE(is_refused(run({"speed", "-m", model_, "--kv", "auto", "--depth", "10"}), 2, "'run' and 'bench'"));
   EXPECT_TRUE(is_refused(run({"plan", "--audit", "-m", model_, "--for", "chat", "--prompt-tokens", "10"}), 2, "--audit"));
 }
 
@@ -125,6 +128,36 @@ TEST_F(PlanProgram, ResultsOfThisModelAreCounted) {
   EXPECT_EQ(
       f.json()["statistics"],
       "2 measured cells of this model (a task, a length and a cache each) from 1 folder");  // two tasks, one cache beside full
+}
+
+// scripts/check_plan compares these two, of every cache at large depths.
+TEST_F(PlanProgram, BytesAtTheEndAreThoseThatASpeedMeasurementHolds) {
+  const Arguments caches = {"--kv", "full", "--kv", "kivi:bits=4,residual=32", "--kv", "snapkv:budget=0.25+q4_0",
+                            "--kv", "h2o",  "--kv", "streamingllm:window=64",  "--kv", "select:budget=0.1"};
+  const Finished f = run(Arguments{"speed", "-m", model_, "--threads", "1", "--depth", "300", "--gen", "5", "--rounds", "1",
+                                   "--prefill-rounds", "1", "--json"} +
+                         caches);
+  ASSERT_TRUE(is_ok(f));
+  const Finished planned = run(Arguments{"plan", "-m", model_, "--for", "chat", "--prompt-tokens", "300", "--output-tokens", "5",
+                                         "--threads", "1", "--json"} +
+                               caches);
+  ASSERT_TRUE(is_ok(planned));
+  Json candidates = planned.json()["alternatives"];
+  candidates.push_back(planned.json()["chosen"]);
+  int compared = 0;
+  for (const Json& row : f.json()["rows"]) {
+    if (row["phase"] != "decode") continue;
+    for (const Json& c : candidates) {
+      if (c["spec"] != row["spec"]) continue;
+      const Json& held = row["held"];
+      EXPECT_EQ(c["bytes_at_end"].get<double>(),
+                held["fast_allocated_bytes"].get<double>() + held["slow_allocated_bytes"].get<double>())
+          << row["spec"];
+      EXPECT_EQ(c["live_bytes_at_end"], held["live_bytes"]) << row["spec"];
+      ++compared;
+    }
+  }
+  EXPECT_EQ(compared, 6);
 }
 
 // The report decides for every kind of task, from the results it shows; the model is found by the name that the results have.
@@ -159,7 +192,6 @@ TEST_F(PlanProgram, ACalibrationOfAnotherRevisionIsNotUsed) {
     for (const char* word : {"2025-01-01", "was not used", "kvartet calibrate --threads 1"})
       EXPECT_NE(text.find(word), std::string::npos) << word << " in\n" << f.out;
     EXPECT_TRUE(plan({"--json"}).json()["calibrated_read_gb_per_s"].is_null());
-    EXPECT_TRUE(plan({"--json"}).json()["calibrated_compute_gflop_per_s"].is_null());
   }
 }
 
@@ -281,6 +313,15 @@ TEST_F(PlanProgram, AutoSaysWhatItChoseAndKeepsWhatHappened) {
   EXPECT_EQ(rows[0]["spec"], kv["spec"]);
   EXPECT_EQ(rows[0]["predicted"]["bytes"], rows[0]["actual"]["bytes"]);  // exactly
   EXPECT_EQ(rows[0]["actual"]["bytes"], kv["allocated_bytes"]);
+}
+
+// Of a memory that is damaged the audit says just that.
+TEST_F(PlanProgram, TheAuditOfADamagedMemorySaysSo) {
+  std::filesystem::create_directory(folder_.path("home"));
+  folder_.file("home/planner.sqlite", std::string(4000, 'x'));
+  const Finished f = run({"plan", "--audit"});
+  EXPECT_TRUE(is_refused(f, 3, "damaged; remove it"));
+  EXPECT_EQ(f.err.find("no folder of its own"), std::string::npos) << f.err;
 }
 
 // A file's name is any bytes, and stands in the decision; a memory may hold whatever somebody wrote there.
