@@ -99,6 +99,32 @@ TEST(OffloadEngine, AnyNumberOfThreadsGivesTheSameBits) {
   EXPECT_EQ(logits[0], logits[1]);
 }
 
+// Rows that are asked for a layer early, from files on whose readers other threads work: the same bits as from memory, on any
+// number of threads, whatever runs beside. What the thread sanitizer is to see of tiers with a whole model (CONTRIBUTING.md).
+TEST(OffloadEngine, GuessedRowsComeFromFilesAsFromMemory) {
+  const std::string guessing = "yakv:queries=guessed,dense=1,budget=20,local=8";
+  std::vector<float> first;
+  for (const int threads : {1, 3}) {
+    const auto engine = open_tiny({.layers = 4}, threads);
+    auto sequences =
+        engine->prefill(random_tokens(kPrompt, 1), specs_of({guessing, guessing + ",tier=mmap", guessing + ",tier=disk",
+                                                             guessing + ",tier=disk,cache=0.125", "yakv:tier=disk"}));
+    ASSERT_TRUE(sequences.ok()) << sequences.status().message();
+    Sequence beside = (*sequences)[2].fork();
+    std::vector<Sequence*> all = {&beside};
+    for (Sequence& sequence : *sequences) all.push_back(&sequence);
+    for (const Token token : random_tokens(8, 9)) {
+      const Status status = engine->decode(all, std::vector<Token>(all.size(), token));
+      ASSERT_TRUE(status.ok()) << status.message();
+      for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ((*sequences)[i].logits, beside.logits) << i << " on " << threads;
+    }
+    EXPECT_NE((*sequences)[4].logits, beside.logits);  // own queries choose other rows
+    if (first.empty()) first = beside.logits;
+    EXPECT_EQ(beside.logits, first);
+    for (Sequence* sequence : all) EXPECT_TRUE(sequence->cache.check_integrity().ok());
+  }
+}
+
 // Rows of the answer that go far while it is made: the same bits on every number of threads and as one of a batch.
 TEST(OffloadEngine, GeneratedRowsGoFarOnAWholeModel) {
   std::vector<std::vector<float>> logits;

@@ -46,11 +46,15 @@ std::string where_it_loses(const Case& c, const std::string& mine, const std::st
   std::set<std::string> tasks;
   for (const StoredTask& t : c.evidence.results().tasks) tasks.insert(t.task);
   std::string out;
+  bool is_told = false;
   for (const std::string& task : tasks) {
     const Part part = c.likelihood(mine, other, [&](const OutcomePair& p) { return p.mine->key.task == task; });
-    if (is_enough(part.interval) && part.interval.high < 0)
+    if (!is_enough(part.interval)) continue;
+    is_told = true;
+    if (part.interval.high < 0)
       out += fmt::format("{}{} ({})", out.empty() ? "" : ", ", task, signed_text(part.interval.mean, 3));
   }
+  if (!is_told) return fmt::format(" No task by itself has the {} documents that would tell.", kMinimumPairs);
   return out.empty() ? " No task by itself shows a loss." : fmt::format(" By task it loses on {}.", out);
 }
 

@@ -192,6 +192,19 @@ TEST(Claims, OffloadingLosses) {
   }
 }
 
+// Tasks that decide together may each have too few documents, which is no sign that a task by itself loses nothing.
+TEST(Claims, ATaskOfFewDocumentsIsNotSaidToLoseNothing) {
+  Made m = offloading(4);
+  m.task("codebase", "keywords");
+  m.samples("codebase", 4, kOffloading);
+  for (const char* task : {"codebase", "multineedle:k=4"}) m.change(kShadow, task, likelier(-0.4));
+  expect_result(m, "ShadowKV loses against YAKV", kYes);
+  const std::string reason = row_of(m.results, "ShadowKV loses against YAKV").reason;
+  EXPECT_NE(reason.find("No task by itself has the 5 documents"), std::string::npos) << reason;
+  EXPECT_NE(row_of(offloading().results, "ShadowKV loses against YAKV").reason.find("No task by itself shows a loss"),
+            std::string::npos);
+}
+
 TEST(Claims, EqualBytesMeansEqualBytes) {
   Made m = offloading();
   m.change(oracle("svd,rank=30"), "multineedle:k=4", likelier(-0.4));
