@@ -99,11 +99,12 @@ void DecodeAttention::plan(std::span<const AttentionTask> tasks) {
       const auto first = finish_formats_.begin() + static_cast<std::ptrdiff_t>(plan.first_finish);
       if (std::find(first, finish_formats_.end(), piece.format) == finish_formats_.end()) finish_formats_.push_back(piece.format);
     }
-    int row = task.view.begin / kRangeRows * kRangeRows;
+    const int range_rows = task.fine && task.view.rows <= kRangeRows ? kBlockRows : kRangeRows;
+    int row = task.view.begin / range_rows * range_rows;
     do {
       ranges_.push_back(
-          {.plan = plans_.size(), .begin = std::max(row, task.view.begin), .end = std::min(row + kRangeRows, task.view.rows)});
-      row += kRangeRows;
+          {.plan = plans_.size(), .begin = std::max(row, task.view.begin), .end = std::min(row + range_rows, task.view.rows)});
+      row += range_rows;
     } while (row < task.view.rows);
     plan.prepared_end = prepared_.size();
     plan.finish_end = finish_formats_.size();

@@ -22,6 +22,7 @@ struct AttentionTask {
   float* out = nullptr;  // [queries, out_stride], unless `partial.acc` is set
   std::size_t out_stride = 0;
   SoftmaxPartial partial;  // if partial.acc is set, the unnormalized result goes there instead (prefill on a cache)
+  bool fine = false;       // few rows that wait for memory: cut at every block, so that threads share them evenly
   MatView<float> weights;  // optional [queries, >= view.rows]: the softmax weights of every row, 0 before view.begin
 };
 

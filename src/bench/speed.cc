@@ -41,6 +41,19 @@ DecodeTimes per_step(const DecodeTimes& sum) {
   return {sum.linear / steps, sum.attention / steps, sum.cache / steps, sum.head / steps, 1};
 }
 
+// What attention reads: all that a cache holds, or the rows that its last step chose and those that are always near.
+std::int64_t attended_bytes(const SequenceCache& cache, int layers) {
+  if (!cache.selects()) return static_cast<std::int64_t>(cache.bytes().live);
+  std::size_t bytes = 0;
+  for (int layer = 0; layer < layers; ++layer) {
+    for (const HeadView& view : cache.views(layer)) {
+      for (const std::span<const TilePiece> side : {view.keys, view.values})
+        for (const TilePiece& piece : side) bytes += piece.format->live_bytes(piece.end - piece.begin);
+    }
+  }
+  return static_cast<std::int64_t>(bytes);
+}
+
 void add_traffic(const RowTraffic& more, RowTraffic* sum) {
   sum->bytes_fetched += more.bytes_fetched;
   sum->rows_fetched += more.rows_fetched;
@@ -213,6 +226,7 @@ Status SpeedMeter::decode_round(int depth) {
     if (done[0].finish_reason == FinishReason::kCancelled) return cancelled("interrupted before the measurement was complete");
     decode_runs_[i].push_back(options_.gen / done[0].decode_s);
     breakdown.held = fork.cache.bytes();
+    breakdown.cache_bytes = attended_bytes(fork.cache, engine_->shape().layer_count());
     breakdown.slow_medium = fork.cache.slow_medium();
     breakdown.steps += options_.gen;
     add_traffic(fork.cache.traffic(), &breakdown.traffic);  // a fork counts from zero
@@ -240,7 +254,6 @@ void SpeedMeter::collect(int depth) {
     row.breakdown->times = per_step(row.breakdown->times);
     row.breakdown->layer_bytes = static_cast<std::int64_t>(reads.layers);
     row.breakdown->head_bytes = static_cast<std::int64_t>(reads.head);
-    row.breakdown->cache_bytes = static_cast<std::int64_t>(sealed_[i].cache.bytes().live);
     report_.rows.push_back(std::move(row));
   }
   // The better of flash attention on and off, for the peer's one cache type that has both.

@@ -48,7 +48,7 @@ struct StepBreakdown {
   DecodeTimes times;             // seconds per step
   std::int64_t layer_bytes = 0;  // weights of the linear layers
   std::int64_t head_bytes = 0;   // weights behind the logits
-  std::int64_t cache_bytes = 0;  // live bytes of the cache at this depth
+  std::int64_t cache_bytes = 0;  // that attention reads: live bytes of the cache at this depth, or of the rows that a step chose
   ByteAccount held;              // by the cache after the last round
   // Between the tiers, sums over all rounds and their steps; zero and "" without a slow tier.
   RowTraffic traffic;

@@ -48,8 +48,8 @@ Result<OffloadCache> OffloadCache::create(const SelectOptions& options, const Mo
   auto formats = std::make_shared<std::vector<TileFormat>>();
   std::vector<LayerRowShape> rows;
   for (const LayerShape& layer : shape.layers) {
-    KV_ASSIGN(TileFormat key, make_tile_format({"f16"}, Side::kKey, layer.head_dim));
-    KV_ASSIGN(TileFormat value, make_tile_format({"f16"}, Side::kValue, layer.head_dim));
+    KV_ASSIGN(TileFormat key, OffloadLayer::shown_format(options, layer, Side::kKey));
+    KV_ASSIGN(TileFormat value, OffloadLayer::shown_format(options, layer, Side::kValue));
     formats->push_back(std::move(key));
     formats->push_back(std::move(value));
     rows.push_back(OffloadLayer::row_shape(options, layer));
@@ -82,6 +82,7 @@ OffloadCache::OffloadCache(const OffloadCache& other)
       fast_(other.fast_),
       formats_(other.formats_),
       rope_(other.rope_),
+      turns_(other.turns_),
       far_(other.far_),
       layers_(other.layers_),
       pages_(other.pages_) {
@@ -100,14 +101,23 @@ Status OffloadCache::seal(int layer, const PromptRows& prompt, int threads, Arri
     store_.emplace(std::move(made));
   }
   KV_TRY(layers_[uz(layer)].seal(*fast_, store_ ? &*store_ : nullptr, prompt, threads, kept));
-  const bool rotates = wants_pre_rope_keys() && layers_[uz(layer)].selects();
-  if (rotates && rope_ == nullptr) rope_ = std::make_shared<const RopeTable>(shape_->rope, tokens);
+  if (wants_pre_rope_keys() && layers_[uz(layer)].selects()) make_turns(tokens);
   return {};
+}
+
+// For so many positions at least.
+void OffloadCache::make_turns(int positions) {
+  if (OffloadLayer::in_place(*options_)) {
+    if (turns_ == nullptr || turns_->positions() < positions) turns_ = std::make_shared<const KeyTurns>(shape_->rope, positions);
+  } else if (rope_ == nullptr || rope_->positions() < positions) {
+    rope_ = std::make_shared<const RopeTable>(shape_->rope, positions);
+  }
 }
 
 OffloadLayer::Step OffloadCache::step_of(int layer, MatView<const float> queries, int threads) {
   return {.queries = queries,
           .rope = rope_.get(),
+          .turns = turns_.get(),
           .fast = fast_.get(),
           .store = &*store_,
           .scratch = &scratch_,
@@ -150,10 +160,12 @@ Status OffloadCache::take(int layer, HeadRows<const float> keys, HeadRows<const 
   KV_TRY(taking.take(*fast_, &*store_, shape_->rope, keys, values, threads));
   // Rows that come back are rotated again; a longer table than is needed now is not made for every block.
   constexpr int kMoreAngles = 1024;
-  if (rope_ != nullptr && rope_->positions() < taking.far_tokens())
-    rope_ = std::make_shared<const RopeTable>(shape_->rope, taking.far_tokens() + kMoreAngles);
+  const int angles = turns_ != nullptr ? turns_->positions() : rope_ != nullptr ? rope_->positions() : taking.far_tokens();
+  if (angles < taking.far_tokens()) make_turns(taking.far_tokens() + kMoreAngles);
   return {};
 }
+
+Status OffloadCache::attended(int layer) { return pages_.empty() && store_ ? layers_[uz(layer)].attended(&*store_) : Status(); }
 
 void OffloadCache::refresh_views(int layer, std::span<const HeadView> kept) {
   if (pages_.empty()) layers_[uz(layer)].refresh_views(kept);
@@ -184,6 +196,7 @@ Status OffloadCache::read_rows(int layer, int kv_head, std::span<const std::int3
                                MatView<float> values) {
   OffloadLayer::Step step;
   step.rope = rope_.get();
+  step.turns = turns_.get();
   step.store = &*store_;
   return layers_[uz(layer)].read_rows(step, kv_head, positions, keys, values);
 }

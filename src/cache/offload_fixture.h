@@ -14,6 +14,7 @@
 #include "cache/cache_fixture.h"
 #include "core/float16.h"
 #include "core/rope_table.h"
+#include "offload/row_places.h"
 
 namespace kvartet::test {
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
-#include <cmath>
 #include <mutex>
 #include <utility>
 
@@ -11,7 +10,6 @@
 
 #include "core/check.h"
 #include "core/parallel_for.h"
-#include "quantize/f16_numbers.h"
 #include "quantize/float_format.h"
 #include "quantize/row_check.h"
 
@@ -33,8 +31,40 @@ std::size_t tiles_for(int rows, const TileFormat& format) { return uz((rows + fo
 }  // namespace
 
 OffloadLayer::OffloadLayer(std::shared_ptr<const SelectOptions> options, int layer, const LayerShape& shape,
-                           const TileFormat* staged_key, const TileFormat* staged_value)
-    : options_(std::move(options)), layer_(layer), shape_(shape), staged_key_(staged_key), staged_value_(staged_value) {}
+                           const TileFormat* shown_key, const TileFormat* shown_value)
+    : options_(std::move(options)),
+      layer_(layer),
+      shape_(shape),
+      in_place_(in_place(*options_)),
+      lends_(lends(*options_)),
+      shown_key_(shown_key),
+      shown_value_(shown_value) {}
+
+// Not where all heads' numbers of a token are coded together, or exist as factors only: there decoding costs more than a place in
+// a tile that the next steps use again.
+bool OffloadLayer::in_place(const SelectOptions& options) {
+  return options.place == Place::kFar && options.groups == RowGroup::kHead && !options.low_rank_keys &&
+         can_read_in_place(options.keys) && can_read_in_place(options.values);
+}
+
+bool OffloadLayer::lends(const SelectOptions& options) {
+  return in_place(options) && options.tier != Tier::kDisk && options.cache_share == 0;
+}
+
+Result<TileFormat> OffloadLayer::shown_format(const SelectOptions& options, const LayerShape& shape, Side side) {
+  if (!in_place(options)) return make_tile_format({"f16"}, side, shape.head_dim);
+  KV_ASSIGN(const RowCodec keys, RowCodec::create(options.keys, shape.head_dim));
+  RowSide written{.format = options.keys,
+                  .head_dim = shape.head_dim,
+                  .row_bytes = SealedPrompt::row_bytes(options, shape),
+                  .unrotated = options.rope == KeyRope::kPre};
+  if (side == Side::kValue) {
+    written.format = options.values;
+    written.at = keys.row_bytes();
+    written.unrotated = false;
+  }
+  return make_places_format(written, side);
+}
 
 Status OffloadLayer::check(const SelectOptions& options, const LayerShape& shape) {
   KV_TRY(is_projected(options.index.kind) ? ProjectedIndex::check(options.index, shape.head_dim)
@@ -78,9 +108,16 @@ ByteAccount OffloadLayer::predict(const SelectOptions& options, int layer, const
   }
   const int units = options.share == Share::kGroup ? shape.kv_heads : shape.heads;
   const int slots = s.selected * options.index.chunk;
-  const TileFormat key = make_tile_format({"f16"}, Side::kKey, shape.head_dim).value();
-  account.live += uz(units) * 2 * key.live_bytes(slots);
-  account.allocated += uz(units) * 2 * tiles_for(slots, key) * key.tile_bytes;
+  const TileFormat key = shown_format(options, shape, Side::kKey).value();
+  const std::size_t tiles = uz(units) * tiles_for(slots, key);
+  if (!in_place(options)) {
+    account.live += uz(units) * 2 * key.live_bytes(slots);
+    account.allocated += 2 * tiles * key.tile_bytes;
+    return account;
+  }
+  const std::size_t row = lends(options) ? 0 : SealedPrompt::row_bytes(options, shape);
+  account.live += uz(units) * uz(slots) * (kPlaceBytes + row);
+  account.allocated += tiles * (key.tile_bytes + uz(key.tile_rows) * row);
   return account;
 }
 
@@ -109,8 +146,9 @@ Status OffloadLayer::seal(Arena& fast, RowStore* store, const PromptRows& prompt
 Result<std::vector<OffloadLayer::Unit>> OffloadLayer::empty_units(Arena& fast, int slots) const {
   std::vector<Unit> units;
   for (int u = 0; u < kv_heads() * units_per_head(); ++u) {
-    Unit unit{.keys = TileRun(size_of(*staged_key_)),
-              .values = TileRun(size_of(*staged_value_)),
+    const TileSize rows{kBlockRows, uz(kBlockRows) * SealedPrompt::row_bytes(*options_, shape_)};
+    Unit unit{.keys = TileRun(size_of(*shown_key_)),
+              .values = TileRun(in_place_ ? rows : size_of(*shown_value_)),
               .slots = {},
               .chosen = {},
               .missing = {},
@@ -119,7 +157,7 @@ Result<std::vector<OffloadLayer::Unit>> OffloadLayer::empty_units(Arena& fast, i
               .value_pieces = {}};
     unit.slots.assign(uz(slots), -1);
     KV_TRY(unit.keys.own(fast, 0, slots));
-    KV_TRY(unit.values.own(fast, 0, slots));
+    if (!lends_) KV_TRY(unit.values.own(fast, 0, slots));
     units.push_back(std::move(unit));
   }
   return units;
@@ -157,6 +195,8 @@ Status OffloadLayer::take(Arena& fast, RowStore* store, const RopeShape& rope, H
   const std::vector<std::vector<std::byte>> rows = sealed_->encode(stored, values, threads);
   const std::vector<std::span<const std::byte>> spans(rows.begin(), rows.end());
   KV_TRY(store->append(layer_, spans));
+  // Rows may have moved: until the next step chooses, attention would see the near ones only.
+  for (Unit& unit : units_) unit.placed = false;
   generated_ = std::move(longer);
   far_generated_ += static_cast<int>(keys.tokens);
   return {};
@@ -209,6 +249,11 @@ void OffloadLayer::choose_rows(const Step& step, std::span<Status> staged) {
     score(step, u, {i % parts, parts}, worker, scores);
     if (scoring[uz(u)].fetch_sub(1) != 1) return;
     choose(u, worker, scores);
+    if (lends_) {
+      const std::lock_guard lock(store);
+      if (fetches.status[uz(u / units_per_fetch())].ok()) fetches.status[uz(u / units_per_fetch())] = place_lent(step, u, worker);
+      return;
+    }
     compare(units_[uz(u)], worker);
     const int fetch = u / units_per_fetch();
     {
@@ -225,7 +270,10 @@ Status OffloadLayer::select(const Step& step, std::span<const HeadView> kept) {
   OffloadFetches& fetches = *step.fetches;
   const int units = static_cast<int>(units_.size());
   std::vector<Status> staged(uz(units));
-  if (fetches.layer != layer_ && units_per_fetch() == 1 && step.store->lends()) {
+  if (lends_) {
+    if (fetches.layer != layer_) begin(step);
+  } else if (!in_place_ && fetches.layer != layer_ && units_per_fetch() == 1 && options_->tier == Tier::kRam &&
+             step.store->lends()) {
     choose_rows(step, staged);
   } else {
     if (fetches.layer != layer_) begin(step);
@@ -249,212 +297,14 @@ Status OffloadLayer::select(const Step& step, std::span<const HeadView> kept) {
   return {};
 }
 
-std::size_t OffloadLayer::queries_asking() const {
-  const bool linear = options_->index.kind == IndexKind::kMean || options_->index.kind == IndexKind::kResidual;
-  const bool mean = options_->aggregate == Aggregate::kMeanQuery && linear;
-  return mean || options_->share != Share::kGroup ? 1 : uz(shape_.group());
-}
-
-MatView<const float> OffloadLayer::asking(const Step& step, int unit, OffloadScratch::Worker& worker) const {
-  if (options_->share != Share::kGroup) return step.queries.row_range(uz(unit), uz(unit) + 1);
-  const MatView<const float> q = step.queries.row_range(uz(unit * shape_.group()), uz((unit + 1) * shape_.group()));
-  if (queries_asking() == q.rows) return q;
-  // The mean of the logits is the logit of the mean query: one scan instead of one per head. Boxes are not linear.
-  worker.queries.assign(q.cols, 0.0F);
-  for (std::size_t h = 0; h < q.rows; ++h)
-    for (std::size_t i = 0; i < q.cols; ++i) worker.queries[i] += q.row(h)[i] / static_cast<float>(q.rows);
-  return {worker.queries.data(), 1, q.cols};
-}
-
-bool OffloadLayer::scores_at_once() const {
-  const std::size_t queries = queries_asking();
-  return !sealed_->indexes_query_heads() && (options_->aggregate == Aggregate::kMaxLogit || queries == 1) &&
-         sealed_->index(0).finds_largest(queries);
-}
-
-void OffloadLayer::make_room(OffloadScratch::Worker* scores) const {
-  const auto landmarks = uz(candidates());
-  scores->scores.resize(landmarks);
-  if (!scores_at_once()) scores->logits.resize(queries_asking() * landmarks);
-}
-
-// A part of a unit's landmarks: their scores, or the logits that these need first. Generated rows stand behind those of the
-// prompt, and go with its last part.
-void OffloadLayer::score(const Step& step, int unit, Part part, OffloadScratch::Worker& worker,
-                         OffloadScratch::Worker& into) const {
-  const MatView<const float> q = asking(step, unit, worker);
-  const float scale = 1.0F / std::sqrt(static_cast<float>(shape_.head_dim));
-  const auto landmarks = uz(candidates());
-  if (sealed_->indexes_query_heads()) {
-    const int head = options_->share == Share::kGroup ? unit * shape_.group() : unit;
-    for (std::size_t h = 0; h < q.rows; ++h)
-      sealed_->projected(head + static_cast<int>(h)).score(q.row(h), scale, {into.logits.data() + h * landmarks, landmarks});
-    return;
-  }
-  const auto score_rows = [&](const LandmarkIndex& index, std::size_t first, std::size_t count, std::size_t place) {
-    if (scores_at_once()) {
-      index.score_largest(q, scale, {into.scores.data() + place, count}, &worker.lut, first);
-    } else {
-      index.score(q, scale, {into.logits.data() + place, q.rows, count, landmarks}, &worker.lut, first);
-    }
-  };
-  const auto head = uz(unit / units_per_head());
-  const auto of_prompt = uz(sealed_->candidates());
-  const std::size_t step_rows = of_prompt / uz(part.count) / LandmarkIndex::kPart * LandmarkIndex::kPart;
-  const std::size_t first = uz(part.index) * step_rows;
-  const bool is_last = part.index + 1 == part.count;
-  score_rows(sealed_->index(static_cast<int>(head)), first, is_last ? of_prompt - first : step_rows, first);
-  if (is_last && generated_ != nullptr) score_rows((*generated_)[head], 0, landmarks - of_prompt, of_prompt);
-}
-
-void OffloadLayer::choose(int unit_index, OffloadScratch::Worker& worker, OffloadScratch::Worker& from) {
-  if (!scores_at_once()) {
-    aggregate_scores(options_->aggregate, {from.logits.data(), queries_asking(), from.scores.size()}, from.scores);
-  }
-  worker.top.select(from.scores, sealed_->segments().selected, &worker.chunks);
-
-  Unit& unit = units_[uz(unit_index)];
-  const int head = unit_index / units_per_head();
-  const int chunk = options_->index.chunk;
-  unit.chosen.clear();
-  for (const std::int32_t candidate : worker.chunks) {
-    const int first_token = first_position(head, candidate);
-    append_range(first_token, first_token + chunk, &unit.chosen);
-  }
-}
-
-// Rows that are staged already stay in their slots; the others go where rows leave.
-void OffloadLayer::compare(Unit& unit, OffloadScratch::Worker& worker) {
-  constexpr std::uint8_t kWanted = 1;
-  constexpr std::uint8_t kHere = 2;
-  worker.wanted.assign(uz(far_tokens()), 0);
-  for (const std::int32_t position : unit.chosen) worker.wanted[uz(position)] = kWanted;
-  unit.free.clear();
-  unit.missing.clear();
-  for (std::size_t slot = 0; slot < unit.slots.size(); ++slot) {
-    const std::int32_t position = unit.slots[slot];
-    if (position >= 0 && worker.wanted[uz(position)] == kWanted) {
-      worker.wanted[uz(position)] = kHere;
-    } else {
-      unit.free.push_back(static_cast<std::int32_t>(slot));
-    }
-  }
-  for (const std::int32_t position : unit.chosen) {
-    if (worker.wanted[uz(position)] == kWanted) unit.missing.push_back(position);
-  }
-  KV_CHECK(unit.missing.size() == unit.free.size());
-}
-
-// One fetch brings what all its units miss: those of a KV head, or of all where rows are joint.
-Status OffloadLayer::begin_fetch(const Step& step, int index, bool may_lend, std::optional<FetchTicket>* ticket) {
-  std::vector<std::int32_t>& rows = step.fetches->rows[uz(index)];
-  rows.clear();
-  for (int u = index * units_per_fetch(); u < (index + 1) * units_per_fetch(); ++u) {
-    const Unit& unit = units_[uz(u)];
-    rows.insert(rows.end(), unit.missing.begin(), unit.missing.end());
-    rows_reused_ += unit.chosen.size() - unit.missing.size();
-  }
-  if (units_per_fetch() > 1) {
-    std::sort(rows.begin(), rows.end());
-    rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
-  }
-  if (rows.empty()) return {};
-  std::vector<const std::byte*>& at = step.fetches->at[uz(index)];
-  at.resize(rows.size());
-  if (may_lend) {
-    KV_ASSIGN(const bool lent, step.store->lend(layer_, index, rows, at.data()));
-    if (lent) return {};
-  }
-  std::vector<std::byte>& bytes = step.fetches->bytes[uz(index)];
-  bytes.resize(rows.size() * step.store->row_bytes(layer_));
-  for (std::size_t i = 0; i < rows.size(); ++i) at[i] = bytes.data() + i * step.store->row_bytes(layer_);
-  const HeadFetch fetch{.kv_head = index, .rows = rows, .out = bytes.data()};
-  KV_ASSIGN(FetchTicket begun, step.store->begin_fetch(layer_, {&fetch, 1}));
-  ticket->emplace(std::move(begun));
-  return {};
-}
-
 void OffloadLayer::read_key(const Step& step, int head, std::int32_t position, const std::byte* row, float* out) const {
   sealed_->decode_key(head, position, row, out);
-  if (options_->rope == KeyRope::kPre) step.rope->rotate(out, position);
-}
-
-// Where a fetched row's numbers are as a tile holds them: in the row itself if it lies so, else decoded into `room`.
-Result<const std::byte*> OffloadLayer::staged_key(const Step& step, int head, std::int32_t position, const std::byte* row,
-                                                  std::span<float> numbers, std::byte* room) const {
-  if (options_->rope == KeyRope::kPost) {
-    if (const std::byte* const plain = sealed_->f16_key(head, row)) return plain;
+  if (options_->rope != KeyRope::kPre) return;
+  if (in_place_) {
+    step.turns->turn(out, position);
+  } else {
+    step.rope->rotate(out, position);
   }
-  read_key(step, head, position, row, numbers.data());
-  if (!narrow_finite_f16(numbers, room)) KV_TRY(as_f16_row(numbers, room));
-  return room;
-}
-
-Result<const std::byte*> OffloadLayer::staged_value(int head, const std::byte* row, std::span<float> numbers,
-                                                    std::byte* room) const {
-  if (const std::byte* const plain = sealed_->f16_value(head, row)) return plain;
-  sealed_->decode_value(head, row, numbers.data());
-  if (!narrow_finite_f16(numbers, room)) KV_TRY(as_f16_row(numbers, room));
-  return room;
-}
-
-// Tile by tile, so that what is decoded is still in the nearest cache when it is put in its place.
-Status OffloadLayer::stage(const Step& step, int unit_index, OffloadScratch::Worker& worker) {
-  Unit& unit = units_[uz(unit_index)];
-  if (unit.missing.empty()) return {};
-  const int head = unit_index / units_per_head();
-  const std::size_t row_bytes = step.store->row_bytes(layer_);
-  const std::vector<std::int32_t>& rows = step.fetches->rows[uz(unit_index / units_per_fetch())];
-  const std::vector<const std::byte*>& fetched = step.fetches->at[uz(unit_index / units_per_fetch())];
-  const int tile_rows = staged_key_->tile_rows;
-  const std::size_t f16_bytes = 2 * uz(shape_.head_dim);
-  worker.row.resize(uz(shape_.head_dim));
-  worker.f16_rows.resize(2 * uz(tile_rows) * f16_bytes);
-  KV_TRY(unit.keys.own(*step.fast, 0, selected_rows()));
-  KV_TRY(unit.values.own(*step.fast, 0, selected_rows()));
-  for (const std::int32_t slot : unit.free) unit.slots[uz(slot)] = -1;
-  // Rows that are lent lie far apart, as angles do: their loads must be under way while others are put in place.
-  constexpr std::size_t kAhead = 8;
-  constexpr std::size_t kRowsAhead = 32;
-  const auto prefetch_row = [&](std::size_t i) {
-    constexpr std::size_t kLine = 64;
-    const std::byte* const row = fetched[i];
-    // To the second-level cache: as many loads are under way at once as its queue holds.
-    for (std::size_t line = 0; line < row_bytes; line += kLine) __builtin_prefetch(row + line, 0, 2);
-    __builtin_prefetch(row + row_bytes - 1, 0, 2);
-  };
-  for (std::size_t i = 0; i < std::min(kRowsAhead, rows.size()); ++i) prefetch_row(i);
-  const bool rotates = options_->rope == KeyRope::kPre;
-  std::size_t at = 0;  // in rows: both lists are ascending
-  for (std::size_t done = 0; done < unit.missing.size();) {
-    worker.keys.clear();
-    worker.values.clear();
-    const int tile = unit.free[done] / tile_rows;
-    std::byte* const key_tile = unit.keys.tile_of(unit.free[done]);
-    std::byte* const value_tile = unit.values.tile_of(unit.free[done]);
-    std::size_t end = done;
-    for (; end < unit.missing.size() && unit.free[end] / tile_rows == tile; ++end) {
-      const std::int32_t position = unit.missing[end];
-      if (rotates && end + kAhead < unit.missing.size()) step.rope->prefetch(unit.missing[end + kAhead]);
-      while (rows[at] != position) ++at;
-      if (at + kRowsAhead < rows.size()) prefetch_row(at + kRowsAhead);
-      for (std::size_t line = 0; line < f16_bytes; line += 64) {  // the tiles were last seen a step ago
-        const std::size_t place = uz(unit.free[end] % tile_rows) * f16_bytes + line;
-        __builtin_prefetch(key_tile + place, 1);
-        __builtin_prefetch(value_tile + place, 1);
-      }
-      const std::byte* const row = fetched[at];
-      std::byte* const room = worker.f16_rows.data() + 2 * (end - done) * f16_bytes;
-      KV_ASSIGN(const std::byte* key, staged_key(step, head, position, row, worker.row, room));
-      KV_ASSIGN(const std::byte* value, staged_value(head, row, worker.row, room + f16_bytes));
-      worker.keys.push_back({key, unit.free[end] % tile_rows});
-      worker.values.push_back({value, unit.free[end] % tile_rows});
-    }
-    put_f16_rows(*staged_key_, key_tile, worker.keys);
-    put_f16_rows(*staged_value_, value_tile, worker.values);
-    for (; done < end; ++done) unit.slots[uz(unit.free[done])] = unit.missing[done];
-  }
-  return {};
 }
 
 // Kept rows first, then the staged ones: attention does not mind the order, and the kept rows' tiles stay at their borders.
@@ -466,21 +316,21 @@ void OffloadLayer::refresh_views(std::span<const HeadView> kept) {
     const HeadView& near = kept[u / uz(units_per_head())];
     unit.key_pieces.assign(near.keys.begin(), near.keys.end());
     unit.value_pieces.assign(near.values.begin(), near.values.end());
-    const bool staged = !unit.slots.empty() && unit.slots.front() >= 0;
+    const bool staged = in_place_ ? unit.placed : !unit.slots.empty() && unit.slots.front() >= 0;
     const int count = staged ? selected_rows() : 0;
     for (int slot = 0; slot < count;) {
       const int row = near.rows + slot;
-      const int at = slot % staged_key_->tile_rows;
-      const int length = std::min({staged_key_->tile_rows - at, count - slot, kBlockRows - row % kBlockRows});
-      unit.key_pieces.push_back({staged_key_, unit.keys.tile_of(slot), row, at, at + length});
-      unit.value_pieces.push_back({staged_value_, unit.values.tile_of(slot), row, at, at + length});
+      const int at = slot % shown_key_->tile_rows;
+      const int length = std::min({shown_key_->tile_rows - at, count - slot, kBlockRows - row % kBlockRows});
+      unit.key_pieces.push_back({shown_key_, unit.keys.tile_of(slot), row, at, at + length});
+      unit.value_pieces.push_back({shown_value_, (in_place_ ? unit.keys : unit.values).tile_of(slot), row, at, at + length});
       slot += length;
     }
     views_[u] = {unit.key_pieces, unit.value_pieces, near.rows + count};
   }
 }
 
-std::vector<std::int32_t> OffloadLayer::staged_positions(int unit) const {
+std::vector<std::int32_t> OffloadLayer::shown_positions(int unit) const {
   std::vector<std::int32_t> positions = units_[uz(unit)].slots;
   std::sort(positions.begin(), positions.end());
   return positions;
@@ -507,9 +357,11 @@ ByteAccount OffloadLayer::bytes() const {
   ByteAccount sum = sealed_->bytes();
   if (generated_ != nullptr)
     for (const LandmarkIndex& index : *generated_) sum += index.bytes();
+  const std::size_t rows = uz(selected_rows());
+  const std::size_t row = lends_ ? 0 : SealedPrompt::row_bytes(*options_, shape_);
   for (const Unit& unit : units_) {
-    sum += ByteAccount{staged_key_->live_bytes(selected_rows()), unit.keys.allocated_bytes()};
-    sum += ByteAccount{staged_value_->live_bytes(selected_rows()), unit.values.allocated_bytes()};
+    const std::size_t live = in_place_ ? rows * (kPlaceBytes + row) : 2 * shown_key_->live_bytes(selected_rows());
+    sum += ByteAccount{live, unit.keys.allocated_bytes() + unit.values.allocated_bytes()};
   }
   return sum;
 }
@@ -523,18 +375,20 @@ void OffloadLayer::list_state(const std::string& prefix, std::vector<StateBuffer
         {fmt::format("{} head {} index of generated rows", prefix, h), 1, Tier::kRam, index.bytes(), index.buffer().data()});
   }
   for (std::size_t u = 0; u < units_.size(); ++u) {
-    const auto tiles = [&](const TileRun& run, const TileFormat& format, const char* side) {
+    const auto tiles = [&](const TileRun& run, std::size_t row_bytes, const char* what) {
       run.for_each_tile([&](int index, const Buffer& tile) {
-        const int live = std::min(format.tile_rows, selected_rows() - index * format.tile_rows);
-        out->push_back({fmt::format("{} selection {} staged {} tile {}", prefix, u, side, index),
+        const int live = std::min(run.size().rows, selected_rows() - index * run.size().rows);
+        out->push_back({fmt::format("{} selection {} {} tile {}", prefix, u, what, index),
                         1,
                         Tier::kRam,
-                        {format.live_bytes(live), tile.size()},
+                        {uz(live) * row_bytes, tile.size()},
                         tile.data()});
       });
     };
-    tiles(units_[u].keys, *staged_key_, "key");
-    tiles(units_[u].values, *staged_value_, "value");
+    const Unit& unit = units_[u];
+    tiles(unit.keys, in_place_ ? kPlaceBytes : shown_key_->live_bytes(1), in_place_ ? "places" : "staged key");
+    tiles(unit.values, in_place_ ? SealedPrompt::row_bytes(*options_, shape_) : shown_value_->live_bytes(1),
+          in_place_ ? "row" : "staged value");
   }
 }
 

@@ -1,8 +1,9 @@
 // One layer of a cache whose old rows lie in the slow tier: what is near to find them, and those that are near now.
 //
 // At the end of the prompt every row is written to the row store; the layer keeps an index per KV head, and the layer cache
-// keeps the rows that attention always sees. Per step the queries choose candidates, missing rows are fetched, decoded,
-// rotated where they lie unrotated, and staged as ordinary f16 tiles (offloading.md 1.3, 3.4, 4).
+// keeps the rows that attention always sees. Per step the queries choose candidates. Where the store lends rows as they were
+// written, attention then reads those in place (offload/row_places.h); else missing rows are fetched, decoded, rotated where they
+// lie unrotated, and staged as ordinary f16 tiles (offloading.md 1.3, 3.4, 4).
 #pragma once
 
 #include <cstdint>
@@ -10,6 +11,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cache/retention.h"
@@ -22,6 +24,7 @@
 #include "core/rope_table.h"
 #include "core/status.h"
 #include "offload/presets.h"
+#include "offload/row_places.h"
 #include "offload/row_store.h"
 #include "quantize/float_format.h"
 #include "quantize/tile_format.h"
@@ -33,9 +36,11 @@ struct OffloadScratch {
   struct Worker {
     std::vector<float> queries, logits, scores, lut, row;
     std::vector<std::int32_t> chunks;
-    std::vector<std::uint8_t> wanted;  // per prompt position
-    std::vector<F16Row> keys, values;  // to be put into one tile
-    std::vector<std::byte> f16_rows;   // of these, what had to be decoded
+    std::vector<std::uint8_t> wanted;                          // per prompt position
+    std::vector<F16Row> keys, values;                          // to be put into one tile
+    std::vector<std::byte> f16_rows;                           // of these, what had to be decoded
+    std::vector<const std::byte*> at;                          // where rows lie
+    std::vector<std::pair<std::int32_t, std::int32_t>> order;  // positions and their slots
     TopSelector top;
   };
   std::vector<Worker> workers;
@@ -54,11 +59,17 @@ struct OffloadFetches {
 
 class OffloadLayer {
  public:
-  OffloadLayer(std::shared_ptr<const SelectOptions> options, int layer, const LayerShape& shape, const TileFormat* staged_key,
-               const TileFormat* staged_value);
+  // Formats that chosen rows are in when attention sees them: shown_format().
+  OffloadLayer(std::shared_ptr<const SelectOptions> options, int layer, const LayerShape& shape, const TileFormat* shown_key,
+               const TileFormat* shown_value);
 
   // kUsage: the options do not fit this layer.
   static Status check(const SelectOptions& options, const LayerShape& shape);
+  // Attention reads chosen rows as they were written. Else they are staged as f16 tiles.
+  static bool in_place(const SelectOptions& options);
+  // It does so where they lie in the slow tier. Else they are fetched, and those chosen again stay near.
+  static bool lends(const SelectOptions& options);
+  static Result<TileFormat> shown_format(const SelectOptions& options, const LayerShape& shape, Side side);
   static LayerRowShape row_shape(const SelectOptions& options, const LayerShape& shape);
   static Segments segments(const SelectOptions& options, int layer, int prompt);
   // Fast-tier bytes beside the kept rows after a prompt and `generated` steps.
@@ -86,7 +97,8 @@ class OffloadLayer {
   // One decode step: queries [heads, head_dim] after RoPE. `kept` are the layer cache's views, the new row included.
   struct Step {
     MatView<const float> queries;
-    const RopeTable* rope = nullptr;
+    const RopeTable* rope = nullptr;  // for keys that lie unrotated: this, or with rows in place
+    const KeyTurns* turns = nullptr;
     Arena* fast = nullptr;
     RowStore* store = nullptr;
     OffloadScratch* scratch = nullptr;
@@ -98,17 +110,19 @@ class OffloadLayer {
   void begin(const Step& step);
   Status select(const Step& step, std::span<const HeadView> kept);
   void refresh_views(std::span<const HeadView> kept);
+  // After attention: could it read all rows? kIo.
+  Status attended(RowStore* store) const;
 
   // Per KV head, or per query head if every one has its own selection.
   std::span<const HeadView> views() const { return views_; }
-  // Positions staged for a unit, ascending; for tests and diagnostics.
-  std::vector<std::int32_t> staged_positions(int unit) const;
+  // Chosen positions that attention sees of a unit, ascending; for tests and diagnostics.
+  std::vector<std::int32_t> shown_positions(int unit) const;
   // For diagnostics, while selects(): prompt positions of a head that are always kept, those that compete, and how many of
   // these a step takes.
   std::vector<std::int32_t> kept_positions(int kv_head) const { return sealed_->kept_positions(kv_head); }
   std::vector<std::int32_t> candidate_positions(int kv_head) const;
   int selected_rows() const { return sealed_->selected_rows(); }
-  // Rows as a step would stage them: keys rotated. Positions ascending; keys, values: [positions, head_dim].
+  // Rows as attention would see them: keys rotated. Positions ascending; keys, values: [positions, head_dim].
   Status read_rows(const Step& step, int kv_head, std::span<const std::int32_t> positions, MatView<float> keys,
                    MatView<float> values) const;
   std::uint64_t rows_reused() const { return rows_reused_; }
@@ -119,9 +133,10 @@ class OffloadLayer {
  private:
   // One selection: a KV head's or a query head's.
   struct Unit {
-    TileRun keys;
-    TileRun values;
-    std::vector<std::int32_t> slots;    // position staged in each; -1: nothing yet
+    TileRun keys;                       // or the places of rows
+    TileRun values;                     // or rows as they were written, unless they are lent
+    bool placed = false;                // places are valid
+    std::vector<std::int32_t> slots;    // position shown in each; -1: nothing yet
     std::vector<std::int32_t> chosen;   // positions of this step, ascending
     std::vector<std::int32_t> missing;  // of these, not staged
     std::vector<std::int32_t> free;     // slots to put them in
@@ -151,6 +166,9 @@ class OffloadLayer {
   int candidates() const { return sealed_->candidates() + far_generated_ / options_->index.chunk; }
   int first_position(int kv_head, int candidate) const;
   void compare(Unit& unit, OffloadScratch::Worker& worker);
+  Status place_lent(const Step& step, int unit, OffloadScratch::Worker& worker);
+  Status place_fetched(const Step& step, int unit, OffloadScratch::Worker& worker);
+  void fill_places(const Step& step, Unit& unit, std::span<const std::byte* const> at, std::span<const std::byte> mapped) const;
   Status begin_fetch(const Step& step, int index, bool may_lend, std::optional<FetchTicket>* ticket);
   Status stage(const Step& step, int unit, OffloadScratch::Worker& worker);
   void read_key(const Step& step, int head, std::int32_t position, const std::byte* row, float* out) const;
@@ -162,8 +180,10 @@ class OffloadLayer {
   std::shared_ptr<const SelectOptions> options_;
   int layer_;
   LayerShape shape_;
-  const TileFormat* staged_key_;
-  const TileFormat* staged_value_;
+  bool in_place_;
+  bool lends_;
+  const TileFormat* shown_key_;
+  const TileFormat* shown_value_;
   std::shared_ptr<const SealedPrompt> sealed_;  // null: everything is kept near
   // Landmarks of generated rows that went far, per KV head; null: none did. Forks share them until one generates more.
   std::shared_ptr<const std::vector<LandmarkIndex>> generated_;

@@ -303,7 +303,7 @@ TEST(OffloadQueries, BytesOfSection6) {
   ByteAccount held = lrqk.cache().bytes();
   EXPECT_EQ(held.slow_live, kN * 4 * kWidth);
   EXPECT_EQ(held.live - held.slow_live,
-            kHeads * (2 * 16 * (kN - 64) + 4 * 16 * kDim) + 4 * kWidth * (64 + 3) + 4 * kHeads * kDim * 40);
+            kHeads * (2 * 16 * (kN - 64) + 4 * 16 * kDim) + 4 * kWidth * (64 + 3) + kPlaceBytes * kHeads * 40);
   EXPECT_EQ(held, *predict_bytes(lrqk.cache().spec(), lrqk.shape(), kN, 3));
   // InfiniGen: 26 of 64 channels.
   Offloaded infinigen("select:index=partial," + kRows, 1100);
@@ -311,7 +311,7 @@ TEST(OffloadQueries, BytesOfSection6) {
   expect_ok(infinigen.step(infinigen.queries(1)));
   held = infinigen.cache().bytes();
   EXPECT_EQ(held.live - held.slow_live,
-            kHeads * (2 * 26 * (kN - 16) + 4 * 26 * kDim) + 4 * kWidth * (16 + 1) + 4 * kHeads * kDim * 30);
+            kHeads * (2 * 26 * (kN - 16) + 4 * 26 * kDim) + 4 * kWidth * (16 + 1) + kPlaceBytes * kHeads * 30);
   EXPECT_EQ(held, *predict_bytes(infinigen.cache().spec(), infinigen.shape(), kN, 1));
 }
 

@@ -103,8 +103,8 @@ TEST(OffloadSections, TPartOfWhatIsSelected) {
 
 // T-CACHE: what happens to be staged already changes traffic and nothing else, and what crosses the link are the misses.
 TEST(OffloadSections, TCacheReuseChangesTrafficAndNothingElse) {
-  for (const std::string spec : {"yakv:budget=32,local=16", "shadowkv:rank=64,sinks=32,local=16,budget=32",
-                                 "lrqk:budget=32,local=16", "yakv:budget=32,local=16,groups=joint"}) {
+  for (const std::string spec : {"yakv:budget=32,local=16,tier=disk", "shadowkv:rank=64,sinks=32,local=16,budget=32",
+                                 "lrqk:budget=32,local=16,tier=disk", "yakv:budget=32,local=16,groups=joint"}) {
     Offloaded used(spec, 420);
     Offloaded fresh(spec, 420);
     for (Offloaded* fed : {&used, &fresh}) expect_ok(fed->prompt(400));

@@ -99,7 +99,7 @@ TEST(Offload, TGenEveryGeneratedTokenIsAttended) {
 }
 
 TEST(Offload, TCacheTheSameSelectionMovesNothing) {
-  Offloaded fed("yakv:budget=32,local=16", 420);
+  Offloaded fed("yakv:budget=32,local=16,tier=disk", 420);
   expect_ok(fed.prompt(400));
   const std::vector<float> q = fed.queries(5);
   expect_ok(fed.step(q));
@@ -112,6 +112,22 @@ TEST(Offload, TCacheTheSameSelectionMovesNothing) {
   EXPECT_EQ(second.rows_fetched, first.rows_fetched);
   EXPECT_EQ(second.bytes_fetched_this_step, 0U);
   EXPECT_EQ(second.rows_hit, 64U);
+}
+
+// Rows that attention reads where they lie are read every step.
+TEST(Offload, RowsInPlaceCrossEveryStep) {
+  for (const std::string tier : {"ram", "mmap"}) {
+    Offloaded fed("yakv:budget=32,local=16,tier=" + tier, 420);
+    expect_ok(fed.prompt(400));
+    const std::vector<float> q = fed.queries(5);
+    for (unsigned step = 1; step <= 3; ++step) {
+      expect_ok(fed.step(q));
+      const RowTraffic traffic = fed.cache().traffic();
+      EXPECT_EQ(traffic.rows_fetched, step * 2U * 32) << tier;
+      EXPECT_EQ(traffic.bytes_fetched_this_step, 2U * 32 * 2 * (32 + 2)) << tier;
+      EXPECT_EQ(traffic.rows_hit, 0U) << tier;
+    }
+  }
 }
 
 TEST(Offload, TDetAnyNumberOfThreadsGivesTheSameBits) {
@@ -241,7 +257,7 @@ TEST(Offload, TMemBytesEqualSection7) {
   const ByteAccount held = yakv.cache().bytes();
   const std::size_t landmarks = (kN - 64) * kKvHeads * (kDim / 4 + 2);
   EXPECT_EQ(held.slow_live, kN * 2 * kKvHeads * (kDim / 2 + 2));
-  EXPECT_EQ(held.live - held.slow_live, landmarks + 4 * kC * (64 + 3) + 4 * kC * 40);
+  EXPECT_EQ(held.live - held.slow_live, landmarks + 4 * kC * (64 + 3) + kPlaceBytes * kKvHeads * 40);
   EXPECT_EQ(held, *predict_bytes(spec_of("yakv:budget=40,local=64"), yakv.shape(), kN, 3));
 
   // N (2r + 2C/c) + 2 r C + 4 C (outlier + W + T + sparse) + ids; landmarks exist for candidates that are no outliers.

@@ -216,6 +216,7 @@ Status SequenceCache::before_attention(int layer, MatView<const float> queries, 
 
 Status SequenceCache::after_attention(int layer, MatView<const float> weights) {
   return impl_->change(layer, [&](LayerCache& changed) -> Status {
+    if (impl_->offload) KV_TRY(impl_->offload->attended(layer));
     KV_TRY(changed.settle(*impl_->arena, weights));
     return impl_->offload ? impl_->move_far(layer, changed) : Status();
   });
@@ -267,7 +268,7 @@ RowSelection SequenceCache::selection(int layer, int view) const {
   if (!impl_->offload->has_far_rows(layer)) return {};
   const OffloadLayer& far = impl_->offload->layer(layer);
   const int kv_head = view * impl_->layer(layer).kv_heads() / static_cast<int>(far.views().size());
-  return {far.kept_positions(kv_head), far.staged_positions(view), far.candidate_positions(kv_head), true};
+  return {far.kept_positions(kv_head), far.shown_positions(view), far.candidate_positions(kv_head), true};
 }
 
 Status SequenceCache::read_far_rows(int layer, int kv_head, std::span<const std::int32_t> positions, MatView<float> keys,

@@ -128,6 +128,7 @@ void DecodeStep::Impl::make_tasks(int layer, std::span<const DecodeItem> items, 
       task.q_stride = uz(s.head_dim);
       task.queries = static_cast<int>(group);
       task.head_dim = s.head_dim;
+      task.fine = items[i].cache->selects();
       task.out = attended.row(i) + first_head * uz(s.head_dim);
       task.out_stride = uz(s.head_dim);
       if (weights.data != nullptr) task.weights = weights.row_range(first_head, first_head + group);

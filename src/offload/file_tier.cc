@@ -214,16 +214,27 @@ Status FileTier::append(int layer_index, std::span<const std::span<const std::by
   return {};
 }
 
+const FileTier::Run& FileTier::run_of(const Head& head, int page) {
+  const auto after = std::upper_bound(head.runs.begin(), head.runs.end(), page,
+                                      [](int p, const Run& candidate) { return p < candidate.first_page; });
+  return *std::prev(after);
+}
+
+std::shared_ptr<ReadJob> FileTier::job_for(int layer) const {
+  auto job = std::make_shared<ReadJob>();
+  job->page_bytes = layers_[static_cast<std::size_t>(layer)].page_bytes;
+  job->row_bytes = layers_[static_cast<std::size_t>(layer)].shape.row_bytes;
+  job->path = file_->path();
+  job->place = fmt::format("layer {}", layer);
+  return job;
+}
+
 // Which pages to read, neighbours together, and where in them the rows are. Rows of a tail are copied at once.
 std::shared_ptr<ReadJob> FileTier::plan(int layer_index, std::span<const RowRead> reads) const {
   const Layer& layer = layers_[static_cast<std::size_t>(layer_index)];
   const std::size_t row_bytes = layer.shape.row_bytes;
   const std::size_t longest = options_.tier == Tier::kMmap ? layer.page_bytes : options_.reading.extent_bytes;
-  auto job = std::make_shared<ReadJob>();
-  job->page_bytes = layer.page_bytes;
-  job->row_bytes = row_bytes;
-  job->path = file_->path();
-  job->place = fmt::format("layer {}", layer_index);
+  std::shared_ptr<ReadJob> job = job_for(layer_index);
   job->pieces.reserve(reads.size());
   job->extents.reserve(reads.size());
   job->sums.reserve(reads.size());
@@ -239,9 +250,7 @@ std::shared_ptr<ReadJob> FileTier::plan(int layer_index, std::span<const RowRead
     }
     const int page = read.row / layer.page_rows;
     if (run_head != read.kv_head || page < run->first_page || page >= run->first_page + run->pages) {
-      const auto after = std::upper_bound(head.runs.begin(), head.runs.end(), page,
-                                          [](int p, const Run& candidate) { return p < candidate.first_page; });
-      run = &*std::prev(after);
+      run = &run_of(head, page);
       run_head = read.kv_head;
     }
     const auto in_run = static_cast<std::size_t>(page - run->first_page);
@@ -271,6 +280,46 @@ Result<std::unique_ptr<PendingReads>> FileTier::begin_read(int layer, std::span<
   traffic_.bytes_read += job->bytes();
   if (!job->extents.empty()) reader_->start(job);
   return std::unique_ptr<PendingReads>(std::make_unique<JobReads>(std::move(job)));
+}
+
+// Pages that nobody has checked yet are checked first.
+Result<LentRows> FileTier::lend(int layer_index, int kv_head, std::span<const std::int32_t> rows, const std::byte** where) {
+  if (!lends()) return LentRows{};
+  const Layer& layer = layers_[static_cast<std::size_t>(layer_index)];
+  const Head& from = head(layer_index, kv_head);
+  const std::size_t row_bytes = layer.shape.row_bytes;
+  const std::shared_ptr<ReadJob> unchecked = job_for(layer_index);
+  lent_at_.resize(rows.size());
+  std::uint64_t end = 0;
+  const Run* run = nullptr;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const int page = rows[i] / layer.page_rows;
+    if (rows[i] >= from.paged_rows) continue;
+    if (run == nullptr || page >= run->first_page + run->pages) run = &run_of(from, page);
+    const auto in_run = static_cast<std::size_t>(page - run->first_page);
+    const std::uint64_t offset = run->offset + in_run * layer.page_bytes;
+    lent_at_[i] = offset + static_cast<std::size_t>(rows[i] % layer.page_rows) * row_bytes;
+    end = std::max(end, offset + layer.page_bytes);
+    if (run->marks->has(in_run)) continue;
+    unchecked->extents.push_back({.offset = offset,
+                                  .bytes = static_cast<std::uint32_t>(layer.page_bytes),
+                                  .first_sum = static_cast<std::uint32_t>(unchecked->sums.size())});
+    unchecked->sums.push_back(sums_of(*run->sums)[in_run]);
+    unchecked->marks.push_back({run->marks.get(), static_cast<std::uint32_t>(in_run)});
+  }
+  LentRows lent{.lent = true};
+  if (end != 0) {
+    auto mapped = reader_->mapped(*unchecked, end);
+    if (!mapped.ok()) return std::move(mapped).status().within(unchecked->place);
+    lent.mapped = *mapped;
+  }
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    where[i] = rows[i] >= from.paged_rows ? from.tail->data() + static_cast<std::size_t>(rows[i] - from.paged_rows) * row_bytes
+                                          : lent.mapped.data() + lent_at_[i];
+  }
+  traffic_.reads += rows.size();
+  traffic_.bytes_read += rows.size() * row_bytes + unchecked->bytes();
+  return lent;
 }
 
 TierBytes FileTier::bytes() const {

@@ -1,5 +1,5 @@
-// A memory map: rows are copied straight out of the page cache. A page is checked when its first row is read, by whichever fork
-// comes first.
+// A memory map: rows are copied straight out of the page cache, or read there. A page is checked when its first row is read, by
+// whichever fork comes first.
 #include <fmt/format.h>
 #include <sys/mman.h>
 
@@ -10,6 +10,7 @@
 #include <mutex>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "offload/fault_guard.h"
 #include "offload/page_reader.h"
@@ -43,6 +44,14 @@ std::uint64_t check_once(const ReadJob& job, const PageExtent& extent, const std
   return 0;
 }
 
+// Runs guarded: owns nothing.
+std::uint64_t check_all(const ReadJob& job, const std::byte* base) {
+  for (const PageExtent& extent : job.extents) {
+    if (const std::uint64_t damaged = check_once(job, extent, base); damaged != 0) return damaged;
+  }
+  return 0;
+}
+
 // The same of all that the job needs, while it copies. Runs guarded: owns nothing.
 std::uint64_t copy_rows(const ReadJob& job, const std::byte* base) {
   constexpr std::size_t kAhead = 8;
@@ -70,21 +79,34 @@ class MmapReader : public PageReader {
 
   std::size_t allocated_bytes() const override { return 0; }
 
+  Result<std::span<const std::byte>> mapped(const ReadJob& job, std::uint64_t end) override {
+    KV_ASSIGN(const Mapping* mapping, read_from_map(job, end, check_all));
+    return std::span<const std::byte>(mapping->base(), mapping->size());
+  }
+
  private:
   Status read(const ReadJob& job) {
     std::uint64_t end = 0;
     for (const PageExtent& extent : job.extents) end = std::max(end, extent.offset + extent.bytes);
+    return read_from_map(job, end, copy_rows).status();
+  }
+
+  // Lets `work` read the map, and return where a damaged page is.
+  Result<const Mapping*> read_from_map(const ReadJob& job, std::uint64_t end,
+                                       std::uint64_t (*work)(const ReadJob&, const std::byte*)) {
     // Asked every time: a file that became shorter should say so, and not only fail.
     KV_ASSIGN(const std::uint64_t size, file_.size());
     if (size < end) return cut_short(job, size, end);
-    KV_ASSIGN(const std::shared_ptr<const Mapping> mapping, mapping_of(size));
+    KV_ASSIGN(const Mapping* mapping, mapping_of(size));
+    if (job.extents.empty()) return mapping;
     std::uint64_t damaged = 0;
-    if (!read_guarded({mapping->base(), mapping->size()}, [&] { damaged = copy_rows(job, mapping->base()); })) {
+    if (!read_guarded({mapping->base(), mapping->size()}, [&] { damaged = work(job, mapping->base()); })) {
       KV_ASSIGN(const std::uint64_t now, file_.size());
       if (now < end) return cut_short(job, now, end);
       return io_error(fmt::format("cannot read '{}': the system could not load a page of it", job.path));
     }
-    return damaged == 0 ? Status() : job.damaged(damaged);
+    if (damaged != 0) return job.damaged(damaged);
+    return mapping;
   }
 
   static Status cut_short(const ReadJob& job, std::uint64_t size, std::uint64_t end) {
@@ -93,11 +115,11 @@ class MmapReader : public PageReader {
   }
 
   // A map may reach past the end of its file, and shows what is written there later: so it is made in large steps. One that has
-  // become too short goes when the last thread that still reads through it is done.
-  Result<std::shared_ptr<const Mapping>> mapping_of(std::uint64_t size) {
+  // become too short stays, since others still read through it; each takes addresses, not memory.
+  Result<const Mapping*> mapping_of(std::uint64_t size) {
     const std::lock_guard lock(mutex_);
-    const std::uint64_t mapped = mapping_ == nullptr ? 0 : mapping_->size();
-    if (size <= mapped) return mapping_;
+    const std::uint64_t mapped = mappings_.empty() ? 0 : mappings_.back()->size();
+    if (size <= mapped) return mappings_.back().get();
     constexpr std::uint64_t kLeast = std::uint64_t{64} << 20;
     std::uint64_t bytes = std::max(kLeast, mapped);
     while (bytes < size) bytes *= 2;
@@ -106,13 +128,13 @@ class MmapReader : public PageReader {
       return exhausted(
           fmt::format("cannot map {} bytes of a file: {}; use tier=disk", bytes, std::generic_category().message(errno)));
     }
-    mapping_ = std::make_shared<const Mapping>(static_cast<const std::byte*>(data), bytes);
-    return mapping_;
+    mappings_.push_back(std::make_unique<const Mapping>(static_cast<const std::byte*>(data), bytes));
+    return mappings_.back().get();
   }
 
   RandomAccessFile& file_;
   std::mutex mutex_;
-  std::shared_ptr<const Mapping> mapping_;
+  std::vector<std::unique_ptr<const Mapping>> mappings_;  // each twice as long as the one before, or more
 };
 
 }  // namespace

@@ -89,6 +89,12 @@ class PageReader {
   virtual ~PageReader() = default;                       // no job may be under way
   virtual void start(std::shared_ptr<ReadJob> job) = 0;  // from any thread
   virtual std::size_t allocated_bytes() const = 0;       // from the fast arena
+  // The file where it is mapped, at least `end` bytes of it, once the pages of `job` were checked; stays as long as the reader.
+  // Empty: there is no map. From any thread.
+  virtual Result<std::span<const std::byte>> mapped(const ReadJob& job, std::uint64_t end) {
+    (void)job, (void)end;
+    return std::span<const std::byte>{};
+  }
 };
 
 struct PageReaderOptions {

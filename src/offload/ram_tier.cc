@@ -91,7 +91,7 @@ Result<std::unique_ptr<PendingReads>> RamTier::begin_read(int layer, std::span<c
   return std::unique_ptr<PendingReads>(std::make_unique<DoneReads>());
 }
 
-bool RamTier::lend(int layer, int kv_head, std::span<const std::int32_t> rows, const std::byte** where) {
+Result<LentRows> RamTier::lend(int layer, int kv_head, std::span<const std::int32_t> rows, const std::byte** where) {
   const std::size_t row_bytes = layers_[static_cast<std::size_t>(layer)].shape.row_bytes;
   const Head& from = head(layer, kv_head);
   for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -100,7 +100,7 @@ bool RamTier::lend(int layer, int kv_head, std::span<const std::int32_t> rows, c
   }
   traffic_.reads += rows.size();
   traffic_.bytes_read += rows.size() * row_bytes;
-  return true;
+  return LentRows{.lent = true};
 }
 
 TierBytes RamTier::bytes() const {

@@ -252,16 +252,16 @@ void RowStore::Impl::count_fetched(int layer, std::size_t rows) {
 }
 
 bool RowStore::lends() const {
-  return impl_->options.tier == Tier::kRam && impl_->near_rows.empty() && impl_->options.device->host_can_touch();
+  return impl_->tier->lends() && impl_->near_rows.empty() && impl_->options.device->host_can_touch();
 }
 
-Result<bool> RowStore::lend(int layer, int kv_head, std::span<const std::int32_t> rows, const std::byte** where) {
+Result<LentRows> RowStore::lend(int layer, int kv_head, std::span<const std::int32_t> rows, const std::byte** where) {
   KV_CHECK(layer >= 0 && layer < layers());
-  if (!lends()) return false;
+  if (!lends()) return LentRows{};
   KV_TRY(impl_->check_fetch(layer, {.kv_head = kv_head, .rows = rows}));
-  if (!impl_->tier->lend(layer, kv_head, rows, where)) return false;
-  impl_->count_fetched(layer, rows.size());
-  return true;
+  KV_ASSIGN(const LentRows lent, impl_->tier->lend(layer, kv_head, rows, where));
+  if (lent.lent) impl_->count_fetched(layer, rows.size());
+  return lent;
 }
 
 Status RowStore::wait(FetchTicket ticket) {

@@ -93,10 +93,10 @@ class RowStore {
   Status wait(FetchTicket ticket);
   Status fetch(int layer, std::span<const HeadFetch> heads);  // both
 
-  // The same where rows need no copy to be read, in host memory and without a row cache: where each of them lies, for as long as
-  // the store lives and nothing is appended. False: fetch them. Counts as a fetch. kInternal: as above.
+  // The same where rows need no copy to be read, in host memory or a mapped file and without a row cache: where each of them
+  // lies, for as long as the store lives and nothing is appended. Not lent: fetch them. Counts as a fetch. Errors: as above.
   bool lends() const;
-  Result<bool> lend(int layer, int kv_head, std::span<const std::int32_t> rows, const std::byte** where);
+  Result<LentRows> lend(int layer, int kv_head, std::span<const std::int32_t> rows, const std::byte** where);
 
   // Writes what is still in memory, closes the file and gives it its name (options.file.keep_as). No append after it.
   Status keep();

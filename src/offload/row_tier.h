@@ -28,6 +28,13 @@ struct RowRead {
   std::byte* out = nullptr;  // [row_bytes of the layer]
 };
 
+// What a tier says of rows that it lends.
+struct LentRows {
+  bool lent = false;  // else they have to be read
+  std::span<const std::byte> mapped =
+      {};  // of a mapped file: rows in it are read guarded (offload/fault_guard.h), others lie in memory
+};
+
 // Bytes held in each tier. live: bytes that carry rows; allocated: with unfilled rows, page padding and tables.
 struct TierBytes {
   ByteAccount fast;
@@ -60,10 +67,12 @@ class RowTier {
   // The rows exist and `out` stays valid until the reads are waited for. A tier without latency reads at once.
   virtual Result<std::unique_ptr<PendingReads>> begin_read(int layer, std::span<const RowRead> reads) = 0;
 
-  // Where rows lie, if they can be read there; they stay until this tier and its forks are gone. False: they have to be read.
-  virtual bool lend(int layer, int kv_head, std::span<const std::int32_t> rows, const std::byte** where) {
+  // Where rows lie, if they can be read there. They stay until this tier and its forks are gone, or until something is appended
+  // here. kIo: as begin_read.
+  virtual bool lends() const { return false; }
+  virtual Result<LentRows> lend(int layer, int kv_head, std::span<const std::int32_t> rows, const std::byte** where) {
     (void)layer, (void)kv_head, (void)rows, (void)where;
-    return false;
+    return LentRows{};
   }
 
   // Shares all content; what either side appends later is its own. Cannot fail: takes no memory from the tiers.

@@ -1,0 +1,31 @@
+// What the kernels of row_places.cc know of a format; for that file, and its tests.
+#pragma once
+
+#include <cstring>
+
+#include "core/bfloat16.h"
+#include "offload/row_places.h"
+
+namespace kvartet {
+
+inline constexpr int kMostPlacedDim = 1024;  // a key is decoded on the stack
+
+struct PlacesLayout {
+  RowSide side;
+  RowCodec codec;
+  const float* points = nullptr;  // of the HIGGS grid, [256, 2]
+  void (*score)(const TileFormat&, const ScoreArgs&) = nullptr;
+  void (*accumulate)(const TileFormat&, const AccumulateArgs&) = nullptr;
+};
+
+inline const PlacesLayout& layout_of(const TileFormat& format) { return *static_cast<const PlacesLayout*>(format.layout.get()); }
+inline const RowPlaces& places_of(const std::byte* tile) { return *reinterpret_cast<const RowPlaces*>(tile); }
+
+// A HIGGS row's scale, behind its codes.
+inline float scale_of(const PlacesLayout& layout, const std::byte* from) {
+  std::uint16_t bits = 0;
+  std::memcpy(&bits, from + layout.side.head_dim / 2, sizeof(bits));
+  return float_from_bf16(bits);
+}
+
+}  // namespace kvartet
