@@ -120,7 +120,7 @@ class DiskMeter {
       for (std::uint64_t p = 0; p < bytes / kPage; ++p) job->sums.push_back(sums_[offsets[i] / kPage + p]);
     }
     reader_->start(job);
-    return job->wait();
+    return reader_->wait(*job);
   }
 
   Result<double> random_round(int round) {

@@ -280,6 +280,8 @@ Status OffloadLayer::select(const Step& step, std::span<const HeadView> kept) {
     std::mutex store;
     parallel_for(step.threads, units, [&](int u, int worker) {
       const auto fetch = uz(u / units_per_fetch());
+      // The store takes one call at a time: waiting for the disk, which all threads take part in, comes before it.
+      if (units_per_fetch() == 1 && fetches.tickets[fetch]) fetches.tickets[fetch]->wait_for_reads();
       {
         const std::lock_guard lock(store);
         if (fetches.tickets[fetch]) {

@@ -36,11 +36,14 @@ std::size_t page_bytes_for(std::size_t row_bytes) { return (row_bytes + kUnit - 
 
 class FileTier::JobReads : public PendingReads {
  public:
-  explicit JobReads(std::shared_ptr<ReadJob> job) : job_(std::move(job)) {}
-  ~JobReads() override { static_cast<void>(job_->wait().ok()); }
-  Status wait() override { return job_->wait(); }
+  JobReads(std::shared_ptr<RowFile> file, std::shared_ptr<PageReader> reader, std::shared_ptr<ReadJob> job)
+      : file_(std::move(file)), reader_(std::move(reader)), job_(std::move(job)) {}
+  ~JobReads() override { static_cast<void>(reader_->wait(*job_).ok()); }
+  Status wait() override { return reader_->wait(*job_); }
 
  private:
+  std::shared_ptr<RowFile> file_;  // what is read outlives the tier if need be
+  std::shared_ptr<PageReader> reader_;
   std::shared_ptr<ReadJob> job_;
 };
 
@@ -279,7 +282,7 @@ Result<std::unique_ptr<PendingReads>> FileTier::begin_read(int layer, std::span<
   traffic_.reads += job->extents.size();
   traffic_.bytes_read += job->bytes();
   if (!job->extents.empty()) reader_->start(job);
-  return std::unique_ptr<PendingReads>(std::make_unique<JobReads>(std::move(job)));
+  return std::unique_ptr<PendingReads>(std::make_unique<JobReads>(file_, reader_, std::move(job)));
 }
 
 // Pages that nobody has checked yet are checked first.

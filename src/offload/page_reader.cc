@@ -51,6 +51,11 @@ void ReadJob::finish_all(Status status) {
   all_done_.notify_all();
 }
 
+bool ReadJob::done() {
+  const std::lock_guard lock(mutex_);
+  return done_ == extents.size();
+}
+
 Status ReadJob::wait() {
   std::unique_lock lock(mutex_);
   all_done_.wait(lock, [&] { return done_ == extents.size(); });

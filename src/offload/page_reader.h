@@ -55,7 +55,7 @@ struct PageMark {
   std::uint32_t page = 0;
 };
 
-// What one fetch of one layer needs of a file. Waited for by one thread, worked on by others.
+// What one fetch of one layer needs of a file.
 class ReadJob {
  public:
   std::size_t page_bytes = 0;
@@ -74,7 +74,8 @@ class ReadJob {
 
   void finish_extent(std::size_t i, Status status);
   void finish_all(Status status);  // for readers that do the whole job at once
-  Status wait();                   // the error of the first extent that has one
+  bool done();
+  Status wait();  // until others are done; the error of the first extent that has one
 
  private:
   std::mutex mutex_;
@@ -88,7 +89,9 @@ class PageReader {
  public:
   virtual ~PageReader() = default;                       // no job may be under way
   virtual void start(std::shared_ptr<ReadJob> job) = 0;  // from any thread
-  virtual std::size_t allocated_bytes() const = 0;       // from the fast arena
+  // Until a job that was started is done. May do the work of this and other jobs; so wait here, not at the job.
+  virtual Status wait(ReadJob& job) { return job.wait(); }
+  virtual std::size_t allocated_bytes() const = 0;  // from the fast arena
   // The file where it is mapped, at least `end` bytes of it, once the pages of `job` were checked; stays as long as the reader.
   // Empty: there is no map. From any thread.
   virtual Result<std::span<const std::byte>> mapped(const ReadJob& job, std::uint64_t end) {

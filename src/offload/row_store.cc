@@ -62,6 +62,7 @@ FetchTicket::FetchTicket(std::unique_ptr<Fetch> fetch) : fetch_(std::move(fetch)
 FetchTicket::FetchTicket(FetchTicket&&) noexcept = default;
 FetchTicket& FetchTicket::operator=(FetchTicket&&) noexcept = default;
 FetchTicket::~FetchTicket() = default;
+void FetchTicket::wait_for_reads() const { static_cast<void>(fetch_->reads->wait().ok()); }
 
 struct RowStore::Impl {
   RowStoreOptions options;

@@ -60,6 +60,10 @@ class [[nodiscard]] FetchTicket {
   FetchTicket& operator=(FetchTicket&&) noexcept;
   ~FetchTicket();
 
+  // Until the tier has read what was asked for; whether it could, RowStore::wait() says. The one thing that several threads may
+  // do at once, each with a ticket of its own.
+  void wait_for_reads() const;
+
  private:
   friend class RowStore;
   struct Fetch;
