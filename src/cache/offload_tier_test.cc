@@ -4,10 +4,12 @@
 
 #include <stdlib.h>
 #include <sys/mount.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -84,6 +86,7 @@ class FedCache {
       const std::vector<float> queries = normals(static_cast<std::size_t>(kHeads) * kDim, 1000 + stream);
       KV_TRY(cache_.append_row(layer, {row.data(), kKvHeads, kDim}, {row.data(), kKvHeads, kDim}));
       KV_TRY(cache_.before_attention(layer, {queries.data(), kHeads, kDim}));
+      if (before_reading) before_reading();
       for (const HeadView& view : cache_.views(layer)) {
         for (const auto& pieces : {view.keys, view.values}) {
           const std::vector<float> rows = read_rows(pieces);
@@ -108,6 +111,7 @@ class FedCache {
   FedCache fork() const { return FedCache(cache_.fork(), step_); }
 
   std::vector<float> seen;
+  std::function<void()> before_reading;  // of what was chosen
 
  private:
   static HeadRows<const float> rows(const std::vector<float>& data) {
@@ -287,6 +291,32 @@ TEST(OffloadTier, EveryFailingFileOperationEndsThisSequenceOnly) {
     }
   }
   EXPECT_TRUE(folder.empty());
+}
+
+// Rows are chosen, and gone when attention reads them.
+TEST(OffloadTier, AMapThatIsCutShortUnderAttentionEndsThisSequenceOnly) {
+  const Folder folder;
+  FedCache ram(in_tier(kSpecs[0], "ram"), {});
+  expect_ok(ram.all());
+  FedCache other(in_tier(kSpecs[0], "mmap"), {.tier_directory = folder.path()});
+  expect_ok(other.prompt());
+  const Folder hurt_folder;
+  FedCache hurt(in_tier(kSpecs[0], "mmap"), {.tier_directory = hurt_folder.path()});
+  expect_ok(hurt.prompt());
+  expect_ok(hurt.step());
+  hurt.before_reading = [&] {
+    for (const auto& open : std::filesystem::directory_iterator("/proc/self/fd")) {
+      std::error_code gone;
+      const std::string file = std::filesystem::read_symlink(open.path(), gone).string();
+      if (file.starts_with(hurt_folder.path())) EXPECT_EQ(::truncate(open.path().c_str(), 4096), 0);
+    }
+  };
+  const Status status = hurt.step();
+  EXPECT_EQ(status.code(), Code::kIo) << status.message();
+  EXPECT_NE(status.message().find("cut short"), std::string::npos) << status.message();
+  EXPECT_FALSE(hurt.step().ok());
+  expect_ok(other.all_steps());
+  EXPECT_TRUE(other.seen == ram.seen);
 }
 
 // Two sequences of 40 MB each: the second finds the file system full and ends, the first gives every row, and when the second is

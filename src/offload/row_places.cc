@@ -105,6 +105,13 @@ HWY_INLINE void dot_row(D d, const Numbers& key, std::size_t head_dim, const flo
   for (std::size_t k = 0; k < kQueries; ++k) logits[k * stride] = of_queries[k];
 }
 
+struct DecodedKeys {
+  const float* numbers;
+  std::size_t rows;
+  std::size_t head_dim;
+  std::size_t first;  // of the logits
+};
+
 template <class D>
 struct ScoreF16Places {
   template <int kQueries>
@@ -178,7 +185,32 @@ HWY_INLINE void widen_f16(const std::uint16_t* from, std::size_t count, float* H
   for (std::size_t c = 0; c < count; c += hn::Lanes(d)) hn::StoreU(load_f16(d, from + c), d, row + c);
 }
 
-// Keys that have to be decoded or turned: a row at a time, then all queries.
+// As for_query_chunks, of keys that are decoded already.
+template <class Kernel>
+HWY_INLINE void for_chunks(const DecodedKeys& keys, const ScoreArgs& args) {
+  std::size_t left = static_cast<std::size_t>(args.queries);
+  for (std::size_t query = 0; left > 0; query += 4, left -= left < 4 ? left : 4) {
+    if (left >= 4) Kernel::template run<4>(keys, args, query);
+    if (left == 3) Kernel::template run<3>(keys, args, query);
+    if (left == 2) Kernel::template run<2>(keys, args, query);
+    if (left == 1) Kernel::template run<1>(keys, args, query);
+  }
+}
+
+// Logits of decoded keys [rows, head_dim].
+template <class D>
+struct ScoreDecoded {
+  template <int kQueries>
+  static HWY_INLINE void run(const DecodedKeys& keys, const ScoreArgs& args, std::size_t query) {
+    for (std::size_t r = 0; r < keys.rows; ++r) {
+      dot_row<kQueries>(D(), FloatNumbers{keys.numbers + r * keys.head_dim}, keys.head_dim, args.q + query * keys.head_dim,
+                        args.logits + query * args.logit_stride + keys.first + r, args.logit_stride);
+    }
+  }
+};
+
+// Keys that have to be decoded or turned: some rows at a time, step by step, so that each step finds independent work and does
+// not wait for the one before.
 void score_decoded_places(const TileFormat& format, const ScoreArgs& args) {
   const PlacesLayout& layout = layout_of(format);
   const RowSide& side = layout.side;
@@ -186,32 +218,31 @@ void score_decoded_places(const TileFormat& format, const ScoreArgs& args) {
   const std::size_t head_dim = static_cast<std::size_t>(side.head_dim);
   const std::size_t begin = static_cast<std::size_t>(args.begin);
   const std::size_t end = static_cast<std::size_t>(args.end);
-  alignas(64) float row[kMostPlacedDim];
-  const Narrow d;
+  constexpr std::size_t kNumbers = 2 * kMostPlacedDim;
+  alignas(64) float numbers[kNumbers];
+  const std::size_t together = kNumbers / head_dim < kAhead ? kNumbers / head_dim : kAhead;
   for (std::size_t r = begin; r < begin + kAhead; ++r) {
     prefetch_row(places, r, side.row_bytes);
     if (side.unrotated) prefetch_turn(places, r);
   }
-  for (std::size_t r = begin; r < end; ++r) {
-    prefetch_row(places, r + kAhead, side.row_bytes);
-    if (side.unrotated) prefetch_turn(places, r + kAhead);
-    if (side.format == RowFormat::kHiggs4) {
-      decode_higgs4(layout, places.rows[r] + side.at, row);
-    } else {
-      widen_f16(f16_at(places.rows[r], side), head_dim, row);
-    }
-    if (side.unrotated) turn_row(places, r, row);
-    const int queries = args.queries;
-    for (int query = 0; query < queries; query += 4) {
-      const float* const q = args.q + static_cast<std::size_t>(query) * head_dim;
-      float* const logits = args.logits + static_cast<std::size_t>(query) * args.logit_stride + (r - begin);
-      const FloatNumbers key{row};
-      switch (queries - query) {
-        case 1: dot_row<1>(d, key, head_dim, q, logits, args.logit_stride); break;
-        case 2: dot_row<2>(d, key, head_dim, q, logits, args.logit_stride); break;
-        case 3: dot_row<3>(d, key, head_dim, q, logits, args.logit_stride); break;
-        default: dot_row<4>(d, key, head_dim, q, logits, args.logit_stride);
+  for (std::size_t first = begin; first < end; first += together) {
+    const std::size_t rows = end - first < together ? end - first : together;
+    for (std::size_t r = 0; r < rows; ++r) {
+      prefetch_row(places, first + r + kAhead, side.row_bytes);
+      if (side.unrotated) prefetch_turn(places, first + r + kAhead);
+      const std::byte* const row = places.rows[first + r];
+      if (side.format == RowFormat::kHiggs4) {
+        decode_higgs4(layout, row + side.at, numbers + r * head_dim);
+      } else {
+        widen_f16(f16_at(row, side), head_dim, numbers + r * head_dim);
       }
+    }
+    for (std::size_t r = 0; side.unrotated && r < rows; ++r) turn_row(places, first + r, numbers + r * head_dim);
+    const DecodedKeys keys{numbers, rows, head_dim, first - begin};
+    if (head_dim % hn::Lanes(Wide()) == 0) {
+      for_chunks<ScoreDecoded<Wide>>(keys, args);
+    } else {
+      for_chunks<ScoreDecoded<Narrow>>(keys, args);
     }
   }
 }
