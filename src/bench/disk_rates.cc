@@ -90,6 +90,7 @@ class DiskMeter {
   Status open_readers() {
     PageReaderOptions options;
     options.extent_bytes = kStretch;
+    options.queue_depth = kBatch;
     Result<std::unique_ptr<PageReader>> uring = make_uring_reader(*file_, *arena_, options);
     if (uring.ok()) {
       reader_ = std::move(*uring);

@@ -11,6 +11,8 @@ namespace {
 
 constexpr std::size_t kWriteBytes = 131072;
 constexpr std::size_t kUnit = RowFile::kUnit;
+// As much is read along between two pages rather than with another request, which costs as much as four or five pages.
+constexpr std::size_t kBetweenBytes = 3 * kUnit;
 
 std::span<const std::uint32_t> sums_of(const Buffer& buffer) {
   return {reinterpret_cast<const std::uint32_t*>(buffer.data()), buffer.size() / sizeof(std::uint32_t)};
@@ -232,7 +234,7 @@ std::shared_ptr<ReadJob> FileTier::job_for(int layer) const {
   return job;
 }
 
-// Which pages to read, neighbours together, and where in them the rows are. Rows of a tail are copied at once.
+// Which pages to read, near ones together, and where in them the rows are. Rows of a tail are copied at once.
 std::shared_ptr<ReadJob> FileTier::plan(int layer_index, std::span<const RowRead> reads) const {
   const Layer& layer = layers_[static_cast<std::size_t>(layer_index)];
   const std::size_t row_bytes = layer.shape.row_bytes;
@@ -243,6 +245,7 @@ std::shared_ptr<ReadJob> FileTier::plan(int layer_index, std::span<const RowRead
   job->sums.reserve(reads.size());
   if (options_.tier == Tier::kMmap) job->marks.reserve(reads.size());
   const Run* run = nullptr;
+  const Run* last_run = nullptr;  // of last_page
   int run_head = -1;
   std::uint64_t last_page = 0;  // offset of the page read last; 0 is never one
   for (const RowRead& read : reads) {
@@ -259,14 +262,21 @@ std::shared_ptr<ReadJob> FileTier::plan(int layer_index, std::span<const RowRead
     const auto in_run = static_cast<std::size_t>(page - run->first_page);
     const std::uint64_t offset = run->offset + in_run * layer.page_bytes;
     if (offset != last_page) {
-      const bool neighbour = !job->extents.empty() && offset == job->extents.back().offset + job->extents.back().bytes &&
-                             job->extents.back().bytes + layer.page_bytes <= longest;
-      if (!neighbour) {
+      std::size_t more = 0;  // pages that the last request grows by
+      if (!job->extents.empty()) {
+        const PageExtent& last = job->extents.back();
+        const std::uint64_t end = last.offset + last.bytes;
+        const bool near = offset == end || (run == last_run && offset > end && offset - end <= kBetweenBytes);
+        if (near && last.bytes + (offset - end) + layer.page_bytes <= longest) more = (offset - end) / layer.page_bytes + 1;
+      }
+      if (more == 0) {
         job->extents.push_back(
             {offset, 0, static_cast<std::uint32_t>(job->pieces.size()), 0, static_cast<std::uint32_t>(job->sums.size())});
+        more = 1;
       }
-      job->extents.back().bytes += static_cast<std::uint32_t>(layer.page_bytes);
-      job->sums.push_back(sums_of(*run->sums)[in_run]);
+      job->extents.back().bytes += static_cast<std::uint32_t>(more * layer.page_bytes);
+      for (std::size_t i = in_run + 1 - more; i <= in_run; ++i) job->sums.push_back(sums_of(*run->sums)[i]);
+      last_run = run;
       if (run->marks != nullptr) job->marks.push_back({run->marks.get(), static_cast<std::uint32_t>(in_run)});
       last_page = offset;
     }

@@ -1,7 +1,7 @@
 // Reads pages of a row file, checks them, and copies the rows asked for out of them.
 //
-// Three ways: io_uring with one thread that keeps the disk busy, pread on a few threads (where io_uring is not allowed or
-// the file has no descriptor), and a memory map. Whatever the way, a page whose checksum is wrong gives an error and no row.
+// Three ways: io_uring, driven by the threads that ask and wait, pread on a few threads of its own (where io_uring is not allowed
+// or the file has no descriptor), and a memory map. Whatever the way, a page whose checksum is wrong gives an error and no row.
 #pragma once
 
 #include <atomic>
@@ -26,7 +26,7 @@ struct PagePiece {
   std::byte* out = nullptr;
 };
 
-// Neighbouring pages that are read with one request.
+// Pages that are read with one request; some of them only because they lie between others.
 struct PageExtent {
   std::uint64_t offset = 0;
   std::uint32_t bytes = 0;
@@ -67,7 +67,7 @@ class ReadJob {
   std::vector<std::uint32_t> sums;
   std::vector<PageMark> marks;  // one per page, for a map; else empty
 
-  // Checks the pages of extent `i`, read to `data`, and copies its rows out.
+  // Checks the pages of extent `i` that hold rows, read to `data`, and copies these out.
   Status deliver(std::size_t i, std::span<const std::byte> data) const;
   Status damaged(std::uint64_t page_offset) const;
   std::uint64_t bytes() const;
@@ -101,8 +101,8 @@ class PageReader {
 };
 
 struct PageReaderOptions {
-  std::size_t extent_bytes = 16384;  // the longest request; at least a page
-  int queue_depth = 128;             // io_uring: requests under way
+  std::size_t extent_bytes = 32768;  // the longest request; at least a page
+  int queue_depth = 64;              // io_uring: requests under way
   int threads = 4;                   // pread
 };
 
