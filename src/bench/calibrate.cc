@@ -219,19 +219,26 @@ class Calibrator {
     return {};
   }
 
-  // What a step of a method by which rows leave takes beside attention and weights: these in the same moment, as little is left
-  // without them.
+  // Seconds of one decode step beside linear layers and logits, which vary more than what is looked for here.
+  Result<double> seconds_beside_weights(Engine& engine, const Sequence& sealed, int tokens) {
+    const DecodeTimes before = engine.decode_times();
+    KV_ASSIGN(const double seconds, step_seconds(engine, sealed, tokens));
+    const DecodeTimes after = engine.decode_times();
+    return seconds - (after.linear - before.linear + after.head - before.head) / std::max(after.steps - before.steps, 1);
+  }
+
+  // What a step of a method by which rows leave takes beside weights and attention.
   Result<double> departure_seconds(Engine& engine, const Sequence& sealed) {
     constexpr int kSteps = 12;
-    KV_ASSIGN(const double weights, step_seconds(engine, few_rows_[0], kSteps));
-    constexpr double kLeastShare = 0.02;  // noise must not make it free
-    KV_ASSIGN(const double step, step_seconds(engine, sealed, kSteps));
+    constexpr double kLeastShare = 0.05;  // noise must not make it free
+    KV_ASSIGN(const double nothing, seconds_beside_weights(engine, few_rows_[0], kSteps));
+    KV_ASSIGN(const double step, seconds_beside_weights(engine, sealed, kSteps));
     const auto attend = std::find_if(report_.calibration.rates.begin(), report_.calibration.rates.end(),
                                      [](const Rate& r) { return r.what == rate::kAttend && r.subject == "f16/f16"; });
     double attention = 0;  // the shallowest depth, of the model's own shape
     if (attend != report_.calibration.rates.end())
       attention = attend->value / attend->depth * sealed.cache.mean_rows() * kv_heads();
-    return std::max(step - weights - attention, kLeastShare * step);
+    return std::max(step - nothing - attention, kLeastShare * step);
   }
 
   // A step of a cache that selects is the weights', a share for every row that could be chosen (its index is scored) and one for
@@ -252,19 +259,19 @@ class Calibrator {
     KV_TRY(say(fmt::format("selecting caches on {} tokens", tokens)));
     KV_ASSIGN(const std::vector<Sequence> sealed, engine.prefill(some_tokens(tokens), specs));
     std::vector<std::vector<double>> steps(specs.size());
-    std::vector<double> weights;
+    std::vector<double> nothing;
     for (int round = 0; round < kRounds; ++round) {
-      KV_ASSIGN(const double weights_s, step_seconds(engine, few_rows_[0], kSteps));
-      weights.push_back(weights_s);
+      KV_ASSIGN(const double unselected, seconds_beside_weights(engine, few_rows_[0], kSteps));
+      nothing.push_back(unselected);
       for (std::size_t i = 0; i < specs.size(); ++i) {
         KV_TRY(say(pairs[i / 2]->name));
-        KV_ASSIGN(const double seconds, step_seconds(engine, sealed[i], kSteps));
+        KV_ASSIGN(const double seconds, seconds_beside_weights(engine, sealed[i], kSteps));
         steps[i].push_back(seconds);
       }
     }
-    const double weights_s = spread_of(std::move(weights)).median;
+    const double nothing_s = spread_of(std::move(nothing)).median;
     for (std::size_t i = 0; i < specs.size(); i += 2)
-      add_selection(*pairs[i / 2], tokens, weights_s, {sealed[i].compress_s, sealed[i + 1].compress_s}, steps[i], steps[i + 1]);
+      add_selection(*pairs[i / 2], tokens, nothing_s, {sealed[i].compress_s, sealed[i + 1].compress_s}, steps[i], steps[i + 1]);
     return {};
   }
 
@@ -287,7 +294,7 @@ class Calibrator {
     report_.calibration.rates.back().depth = tokens;
   }
 
-  void add_selection(const SelectorPair& pair, int tokens, double weights_s, std::vector<double> seal,
+  void add_selection(const SelectorPair& pair, int tokens, double nothing_s, std::vector<double> seal,
                      const std::vector<double>& few_steps, const std::vector<double>& many_steps) {
     constexpr double kLeastShare = 0.02;  // noise must not make a part free
     const double heads = kv_heads();
@@ -296,7 +303,7 @@ class Calibrator {
     const double few = pair.few.offload->budget.value * tokens;
     const double rows = pair.many.offload->budget.value * tokens - few;
     const double chosen = std::max(b.median - a.median, kLeastShare * a.median) / (heads * rows);
-    const double rest = a.median - weights_s - heads * chosen * few;
+    const double rest = a.median - nothing_s - heads * chosen * few;
     const double score = std::max(rest, kLeastShare * a.median) / (heads * tokens);
     add_seal(pair.name, tokens, std::move(seal));
     add_of_model(rate::kScore, pair.name, {score, a.relative});
