@@ -6,13 +6,10 @@
 #include <memory>
 #include <span>
 
-#include "attention/decode_attention.h"
-#include "attention/prefill_attention.h"
 #include "bench/disk_rates.h"
+#include "bench/shape_meter.h"
 #include "bench/speed.h"
-#include "cache/format_label.h"
 #include "cache/offload_layer.h"
-#include "cache/sequence_cache.h"
 #include "core/clock.h"
 #include "core/rng.h"
 #include "engine/engine.h"
@@ -21,169 +18,7 @@
 namespace kvartet {
 namespace {
 
-std::size_t uz(int n) { return static_cast<std::size_t>(n); }
-
-struct Spread {
-  double median = 0;
-  double relative = 0;  // half the range over the median
-};
-
-Spread spread_of(std::vector<double> runs) {
-  std::sort(runs.begin(), runs.end());
-  const double median = runs[runs.size() / 2];
-  return {median, median > 0 ? (runs.back() - runs.front()) / 2 / median : 0};
-}
-
-std::vector<float> random_rows(std::size_t count, std::uint64_t stream) {
-  const Rng rng(23, stream);
-  std::vector<float> rows(count);
-  for (std::size_t i = 0; i < count; ++i) rows[i] = static_cast<float>(static_cast<double>(rng.at(i) >> 11) * 0x1.0p-52 - 1.0);
-  return rows;
-}
-
 constexpr int kRounds = 3;
-constexpr int kAttendRounds = 7;  // short, and so the noisiest
-constexpr int kDepths[] = {512, 1536, 4096};
-constexpr int kDeepest = 4096;
-constexpr int kPromptTokens = 2048;
-constexpr int kPromptChunk = 512;
-constexpr int kPrefillRounds = 5;
-
-// Synthetic keys and values of one layer, and what is measured on them.
-class ShapeMeter {
- public:
-  ShapeMeter(const LayerShape& layer, int threads) : layer_(layer), threads_(threads), attention_(threads) {
-    const std::size_t row = uz(layer.kv_heads * layer.head_dim);
-    keys_ = random_rows(uz(kDeepest) * row, 0);
-    values_ = random_rows(uz(kDeepest) * row, 1);
-    queries_ = random_rows(uz(layer.heads * layer.head_dim), 2);
-    out_.resize(queries_.size());
-    // Enough layers that the deepest f16 cache does not fit the processor's caches.
-    constexpr std::size_t kBytes = 24 << 20;
-    const int layers = std::clamp(static_cast<int>(kBytes / (uz(kDeepest) * row * 4)), 2, 16);
-    shape_.context = 1 << 20;
-    shape_.layers.assign(uz(layers), layer);
-  }
-
-  Status measure(const CacheSpec& spec, std::vector<Rate>* rates) {
-    for (const int depth : kDepths) {
-      KV_ASSIGN(SequenceCache cache, SequenceCache::create(spec, shape_, Arena::create(), {.threads = threads_}));
-      double encode = 0;
-      KV_TRY(seal(cache, depth, &encode));
-      std::vector<double> runs;
-      for (int round = 0; round < kAttendRounds; ++round) {
-        read_bandwidth(threads_);  // sweeps the processor's caches
-        runs.push_back(attend(cache));
-      }
-      const Spread s = spread_of(runs);
-      const double heads = static_cast<double>(shape_.layers.size()) * layer_.kv_heads;
-      rates->push_back({.what = std::string(rate::kAttend),
-                        .subject = subject(spec),
-                        .head_dim = layer_.head_dim,
-                        .group = layer_.group(),
-                        .depth = depth,
-                        .value = s.median / heads,
-                        .spread = s.relative});
-      if (depth != kDeepest) continue;
-      rates->push_back({.what = std::string(rate::kEncode),
-                        .subject = subject(spec),
-                        .head_dim = layer_.head_dim,
-                        .group = 0,
-                        .depth = 0,
-                        .value = encode / heads / depth,
-                        .spread = 0});
-    }
-    return {};
-  }
-
-  // By how much longer the second half of the tokens takes: attention alone grows with the tokens before, and what else a chunk
-  // takes is the same in both halves. It counts with the products, which are told from attention by this rate.
-  Rate prefill(Precision precision) {
-    PrefillAttention attention(threads_, precision);
-    std::vector<double> runs;
-    for (int round = 0; round < kPrefillRounds; ++round) {
-      const double first = attend_prompt(attention, 0);
-      runs.push_back(attend_prompt(attention, kPromptTokens / 2) - first);
-    }
-    const Spread s = spread_of(runs);
-    // Of all pairs that are seen the first half has a quarter and the second three.
-    const double flops = 0.5 * 2.0 * layer_.heads * layer_.head_dim * kPromptTokens * kPromptTokens;
-    return {.what = std::string(rate::kPrefill),
-            .subject = std::string(rate::precision(precision == Precision::kNative)),
-            .head_dim = layer_.head_dim,
-            .group = layer_.group(),
-            .depth = 0,
-            .value = flops / s.median,
-            .spread = s.relative};
-  }
-
- private:
-  static std::string subject(const CacheSpec& spec) { return format_label(spec.key) + "/" + format_label(spec.value); }
-
-  // Seconds of half of a prompt from token `begin` on, in chunks as the model has them; its keys and values stay packed.
-  double attend_prompt(PrefillAttention& attention, int begin) {
-    const auto heads = uz(layer_.heads);
-    const auto kv_heads = uz(layer_.kv_heads);
-    const auto dim = uz(layer_.head_dim);
-    if (prompt_.empty()) prompt_ = random_rows(uz(kPromptTokens) * heads * dim, 3);
-    attended_.resize(uz(kPromptChunk) * heads * dim);
-    const double start = Clock::real().seconds();
-    for (int first = begin; first < begin + kPromptTokens / 2; first += kPromptChunk) {
-      PrefillTask task;
-      task.q = {prompt_.data() + uz(first) * heads * dim, uz(kPromptChunk), heads, dim, heads * dim};
-      task.k = {keys_.data(), uz(first + kPromptChunk), kv_heads, dim, kv_heads * dim};
-      task.v = {values_.data(), uz(first + kPromptChunk), kv_heads, dim, kv_heads * dim};
-      task.first = first;
-      task.kept = first;
-      task.out = {attended_.data(), uz(kPromptChunk), heads, dim, heads * dim};
-      attention.run(task);
-    }
-    return Clock::real().seconds() - start;
-  }
-
-  Status seal(SequenceCache& cache, int rows, double* seconds) {
-    const auto kv_heads = uz(layer_.kv_heads);
-    const auto dim = uz(layer_.head_dim);
-    LayerRows layer;
-    layer.key = {keys_.data(), uz(rows), kv_heads, dim, kv_heads * dim};
-    layer.value = {values_.data(), uz(rows), kv_heads, dim, kv_heads * dim};
-    if (cache.wants_pre_rope_keys()) layer.key_pre = layer.key;
-    const double begin = Clock::real().seconds();
-    for (int l = 0; l < shape_.layer_count(); ++l) KV_TRY(cache.seal_prompt(l, layer));
-    *seconds = Clock::real().seconds() - begin;
-    cache.finish_prompt(rows);
-    return {};
-  }
-
-  double attend(const SequenceCache& cache) {
-    const auto group = uz(layer_.group());
-    const auto dim = uz(layer_.head_dim);
-    std::vector<AttentionTask> tasks(uz(layer_.kv_heads));
-    const double begin = Clock::real().seconds();
-    for (int l = 0; l < shape_.layer_count(); ++l) {
-      const std::span<const HeadView> views = cache.views(l);
-      for (std::size_t h = 0; h < tasks.size(); ++h) {
-        tasks[h] = {};
-        tasks[h].view = views[h];
-        tasks[h].q = queries_.data() + h * group * dim;
-        tasks[h].q_stride = dim;
-        tasks[h].queries = layer_.group();
-        tasks[h].head_dim = layer_.head_dim;
-        tasks[h].out = out_.data() + h * group * dim;
-        tasks[h].out_stride = dim;
-      }
-      attention_.run(tasks);
-    }
-    return Clock::real().seconds() - begin;
-  }
-
-  LayerShape layer_;
-  int threads_;
-  ModelShape shape_;
-  DecodeAttention attention_;
-  std::vector<float> keys_, values_, queries_, out_;
-  std::vector<float> prompt_, attended_;  // queries of a prompt, and what they get
-};
 
 class Calibrator {
  public:
@@ -272,16 +107,11 @@ class Calibrator {
     ModelShape shape;
     shape.context = 1 << 20;
     shape.layers = {layer};
-    for (const CacheSpec& spec : options_.formats) {
-      if (!check_spec(spec, shape).ok()) continue;  // does not exist at this head size
-      if (spent()) {
-        ++report_.left_out;
-        continue;
-      }
-      KV_TRY(say(fmt::format("{}, head_dim {}, {} queries per KV head", spec.canonical, layer.head_dim, layer.group())));
-      KV_TRY(meter.measure(spec, &report_.calibration.rates).within(spec.canonical));
-    }
-    return {};
+    std::vector<CacheSpec> formats;
+    for (const CacheSpec& spec : options_.formats)
+      if (check_spec(spec, shape).ok()) formats.push_back(spec);  // the others do not exist at this head size
+    KV_TRY(say(fmt::format("formats, head_dim {}, {} queries per KV head", layer.head_dim, layer.group())));
+    return meter.measure(formats, &report_.calibration.rates);
   }
 
   // Weights in a decode step, matrix products of a prefill, and what evictors add to one.
@@ -291,10 +121,13 @@ class Calibrator {
     open.model_path = options_.model_path;
     open.threads = options_.threads;
     open.cancel = options_.cancel;
-    KV_ASSIGN(const std::unique_ptr<Engine> engine, Engine::open(open));
-    KV_TRY(measure_decode(*engine));
-    KV_TRY(measure_prefill(*engine));
-    return measure_selection(*engine);
+    KV_ASSIGN(engine_, Engine::open(open));
+    KV_TRY(measure_decode(*engine_));
+    KV_TRY(measure_prefill(*engine_));
+    KV_TRY(measure_selection(*engine_));
+    few_rows_.clear();
+    engine_.reset();
+    return {};
   }
 
   std::vector<Token> some_tokens(int count) const {
@@ -336,10 +169,10 @@ class Calibrator {
     constexpr int kPrompt = 32;  // so few rows that a step is all weights
     constexpr int kTokens = 32;
     KV_ASSIGN(const CacheSpec full, parse_spec("full"));
-    KV_ASSIGN(std::vector<Sequence> sealed, engine.prefill(some_tokens(kPrompt), std::span(&full, 1)));
+    KV_ASSIGN(few_rows_, engine.prefill(some_tokens(kPrompt), std::span(&full, 1)));
     std::vector<double> runs;
     for (int round = 0; round < kRounds + 2; ++round) {
-      KV_ASSIGN(const double seconds, step_seconds(engine, sealed[0], kTokens));
+      KV_ASSIGN(const double seconds, step_seconds(engine, few_rows_[0], kTokens));
       runs.push_back(weight_bytes() / seconds);
     }
     add(rate::kWeights, weight_type(), spread_of(runs));
@@ -386,18 +219,26 @@ class Calibrator {
     return {};
   }
 
+  // Seconds of one decode step beside linear layers and logits, which vary more than what is looked for here.
+  Result<double> seconds_beside_weights(Engine& engine, const Sequence& sealed, int tokens) {
+    const DecodeTimes before = engine.decode_times();
+    KV_ASSIGN(const double seconds, step_seconds(engine, sealed, tokens));
+    const DecodeTimes after = engine.decode_times();
+    return seconds - (after.linear - before.linear + after.head - before.head) / std::max(after.steps - before.steps, 1);
+  }
+
   // What a step of a method by which rows leave takes beside weights and attention.
   Result<double> departure_seconds(Engine& engine, const Sequence& sealed) {
     constexpr int kSteps = 12;
-    constexpr double kLeastShare = 0.02;  // noise must not make it free
-    KV_ASSIGN(const double step, step_seconds(engine, sealed, kSteps));
+    constexpr double kLeastShare = 0.05;  // noise must not make it free
+    KV_ASSIGN(const double nothing, seconds_beside_weights(engine, few_rows_[0], kSteps));
+    KV_ASSIGN(const double step, seconds_beside_weights(engine, sealed, kSteps));
     const auto attend = std::find_if(report_.calibration.rates.begin(), report_.calibration.rates.end(),
                                      [](const Rate& r) { return r.what == rate::kAttend && r.subject == "f16/f16"; });
     double attention = 0;  // the shallowest depth, of the model's own shape
     if (attend != report_.calibration.rates.end())
       attention = attend->value / attend->depth * sealed.cache.mean_rows() * kv_heads();
-    const double weights = weight_bytes() / own_rate(rate::kWeights, weight_type()).value;
-    return std::max(step - weights - attention, kLeastShare * step);
+    return std::max(step - nothing - attention, kLeastShare * step);
   }
 
   // A step of a cache that selects is the weights', a share for every row that could be chosen (its index is scored) and one for
@@ -418,16 +259,19 @@ class Calibrator {
     KV_TRY(say(fmt::format("selecting caches on {} tokens", tokens)));
     KV_ASSIGN(const std::vector<Sequence> sealed, engine.prefill(some_tokens(tokens), specs));
     std::vector<std::vector<double>> steps(specs.size());
+    std::vector<double> nothing;
     for (int round = 0; round < kRounds; ++round) {
+      KV_ASSIGN(const double unselected, seconds_beside_weights(engine, few_rows_[0], kSteps));
+      nothing.push_back(unselected);
       for (std::size_t i = 0; i < specs.size(); ++i) {
         KV_TRY(say(pairs[i / 2]->name));
-        KV_ASSIGN(const double seconds, step_seconds(engine, sealed[i], kSteps));
+        KV_ASSIGN(const double seconds, seconds_beside_weights(engine, sealed[i], kSteps));
         steps[i].push_back(seconds);
       }
     }
-    const double weights_s = weight_bytes() / own_rate(rate::kWeights, weight_type()).value;
+    const double nothing_s = spread_of(std::move(nothing)).median;
     for (std::size_t i = 0; i < specs.size(); i += 2)
-      add_selection(*pairs[i / 2], tokens, weights_s, {sealed[i].compress_s, sealed[i + 1].compress_s}, steps[i], steps[i + 1]);
+      add_selection(*pairs[i / 2], tokens, nothing_s, {sealed[i].compress_s, sealed[i + 1].compress_s}, steps[i], steps[i + 1]);
     return {};
   }
 
@@ -450,7 +294,7 @@ class Calibrator {
     report_.calibration.rates.back().depth = tokens;
   }
 
-  void add_selection(const SelectorPair& pair, int tokens, double weights_s, std::vector<double> seal,
+  void add_selection(const SelectorPair& pair, int tokens, double nothing_s, std::vector<double> seal,
                      const std::vector<double>& few_steps, const std::vector<double>& many_steps) {
     constexpr double kLeastShare = 0.02;  // noise must not make a part free
     const double heads = kv_heads();
@@ -459,7 +303,7 @@ class Calibrator {
     const double few = pair.few.offload->budget.value * tokens;
     const double rows = pair.many.offload->budget.value * tokens - few;
     const double chosen = std::max(b.median - a.median, kLeastShare * a.median) / (heads * rows);
-    const double rest = a.median - weights_s - heads * chosen * few;
+    const double rest = a.median - nothing_s - heads * chosen * few;
     const double score = std::max(rest, kLeastShare * a.median) / (heads * tokens);
     add_seal(pair.name, tokens, std::move(seal));
     add_of_model(rate::kScore, pair.name, {score, a.relative});
@@ -482,6 +326,8 @@ class Calibrator {
   const CalibrateOptions& options_;
   CalibrateReport report_;
   ModelFacts facts_;
+  std::unique_ptr<Engine> engine_;
+  std::vector<Sequence> few_rows_;  // one, of so few rows that a step is all weights
   double begin_ = 0;
 };
 

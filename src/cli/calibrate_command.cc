@@ -81,8 +81,9 @@ std::string text_of(const CalibrateReport& report) {
                                  machine_text(report.calibration.machine), counted(report.calibration.threads, "thread"),
                                  report.seconds, "what", "of", "head_dim", "group", "rows", "value", "spread");
   for (const Rate& r : report.calibration.rates) {
-    const bool is_time = r.what == rate::kAttend || r.what == rate::kEncode || r.what == rate::kEvict || r.what == rate::kSeal ||
-                         r.what == rate::kScore || r.what == rate::kChosen || r.what == rate::kDepart;
+    const bool is_time = r.what == rate::kAttend || r.what == rate::kEncode || r.what == rate::kAppend ||
+                         r.what == rate::kEvict || r.what == rate::kSeal || r.what == rate::kScore || r.what == rate::kChosen ||
+                         r.what == rate::kDepart;
     const std::string value = is_time                    ? fmt::format("{:.4f} us", r.value * 1e6)
                               : r.what == rate::kDiskOps ? fmt::format("{:.1f} k/s", r.value * 1e-3)
                                                          : fmt::format("{:.2f} G/s", r.value * 1e-9);

@@ -174,16 +174,13 @@ CostModel::Figure CostModel::attend_seconds(const SpecFacts& facts, const LayerS
   return {bytes / read + flops / (kAssumedDecodeFlopsPerThread * threads_), kAssumedError, "assumed"};
 }
 
-bool CostModel::encode_points(const std::string& formats, const LayerShape& layer, double* seconds) const {
-  const Rate* r = find(rate::kEncode, formats, layer.head_dim, 0);
-  if (r == nullptr) return false;
-  *seconds = r->value * layer.head_dim / std::max(r->head_dim, 1);
-  return true;
-}
-
-CostModel::Figure CostModel::encode_seconds(const SpecFacts& facts, const LayerShape& layer) const {
-  const auto points = [&](const std::string& formats, double* seconds) { return encode_points(formats, layer, seconds); };
-  if (const std::optional<Figure> known = pair_seconds(rate::kEncode, facts, points)) return *known;
+CostModel::Figure CostModel::encode_seconds(std::string_view what, const SpecFacts& facts, const LayerShape& layer) const {
+  const auto points = [&](const std::string& formats, double* seconds) {
+    const Rate* r = find(what, formats, layer.head_dim, 0);
+    if (r != nullptr) *seconds = r->value * layer.head_dim / std::max(r->head_dim, 1);
+    return r != nullptr;
+  };
+  if (const std::optional<Figure> known = pair_seconds(what, facts, points)) return *known;
   return {2.0 * layer.head_dim / (kAssumedEncodePerThread * threads_), kAssumedError, "assumed"};
 }
 
@@ -306,7 +303,7 @@ std::vector<CostTerm> CostModel::step_terms_with_error(const SpecFacts& facts, i
     const double heads = 1.0 * count * layer.kv_heads;
     const Figure one = attend_seconds(facts, layer, rows);
     attention = {attention.value + heads * one.value, one.error, one.source};
-    const Figure append = encode_seconds(facts, layer);
+    const Figure append = encode_seconds(rate::kAppend, facts, layer);
     encode = {encode.value + heads * append.value, append.error, append.source};
   }
   total.add(&terms, "attention", attention.value, attention.error,
@@ -350,7 +347,7 @@ std::vector<CostTerm> CostModel::ttft_terms(const SpecFacts& facts, const Worklo
     const double flops = 2.0 * count * layer.heads * layer.head_dim * tokens * tokens;  // causal: half of all pairs, twice
     attend_flops += flops;
     seconds += flops / attend.value;
-    const Figure one = encode_seconds(facts, layer);
+    const Figure one = encode_seconds(rate::kEncode, facts, layer);
     encode = {encode.value + kept * count * layer.kv_heads * one.value, one.error, one.source};
     heads += count * layer.kv_heads;
   }

@@ -90,8 +90,8 @@ class CostModel {
   Figure rate_of(std::string_view what, std::string_view subject, double assumed) const;
   Figure attend_seconds(const SpecFacts& facts, const LayerShape& layer, double rows) const;
   bool attend_points(const std::string& formats, const LayerShape& layer, double rows, double* seconds) const;
-  bool encode_points(const std::string& formats, const LayerShape& layer, double* seconds) const;
-  Figure encode_seconds(const SpecFacts& facts, const LayerShape& layer) const;
+  // Of one row of one KV head: `what` is rate::kEncode or rate::kAppend.
+  Figure encode_seconds(std::string_view what, const SpecFacts& facts, const LayerShape& layer) const;
   // Of what both sides of a row take in the two formats of `facts`, by rates of `what` that `points` reads.
   using PairSeconds = std::function<bool(const std::string& formats, double* seconds)>;
   std::optional<Figure> pair_seconds(std::string_view what, const SpecFacts& facts, const PairSeconds& points) const;

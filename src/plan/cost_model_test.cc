@@ -32,6 +32,7 @@ Calibration a_calibration() {
       {.what = "attend", .subject = "q8_0/q8_0", .head_dim = 64, .group = 3, .depth = 512, .value = 20e-6},
       {.what = "attend", .subject = "q8_0/q8_0", .head_dim = 64, .group = 3, .depth = 4096, .value = 120e-6},
       {.what = "encode", .subject = "f16/f16", .head_dim = 64, .value = 20e-9},
+      {.what = "append", .subject = "f16/f16", .head_dim = 64, .value = 50e-9},
       {.what = "evict", .subject = "snapkv", .value = 100e-9},
   };
   return c;
@@ -136,26 +137,28 @@ TEST(CostModel, AFormatOfOneSideIsKnownFromAPair) {
   const std::string pair = facts_of("qjl/q8_0").formats();
   c.rates.push_back({.what = "attend", .subject = pair, .head_dim = 64, .group = 3, .depth = 512, .value = 35e-6});
   c.rates.push_back({.what = "attend", .subject = pair, .head_dim = 64, .group = 3, .depth = 4096, .value = 180e-6});
-  c.rates.push_back({.what = "encode", .subject = "q8_0/q8_0", .head_dim = 64, .value = 30e-9});
-  c.rates.push_back({.what = "encode", .subject = pair, .head_dim = 64, .value = 65e-9});
+  c.rates.push_back({.what = "append", .subject = "q8_0/q8_0", .head_dim = 64, .value = 60e-9});
+  c.rates.push_back({.what = "append", .subject = pair, .head_dim = 64, .value = 900e-9});
   const CostModel costs(model, &c, 2);
   const auto terms = [&](const std::string& spec) { return costs.step_terms(facts_of(spec), 4096, 4096); };
   EXPECT_NEAR(terms("qjl/q8_0")[1].value, 90 * 180e-6, 1e-9);
   EXPECT_NEAR(terms("qjl/full")[1].value, 90 * (180e-6 - 60e-6 + 100e-6), 1e-9);
-  EXPECT_NEAR(terms("qjl/full")[2].value, 90 * (65e-9 - 15e-9 + 10e-9), 1e-12);
+  EXPECT_NEAR(terms("qjl/full")[2].value, 90 * (900e-9 - 30e-9 + 25e-9), 1e-12);
 }
 
 // `kvartet calibrate` measures calibrated_formats(): with them nothing about any candidate's rows is left to assume.
 TEST(CostModel, TheCalibratedFormatsTellEveryCandidate) {
   const ModelCost model = smol_model();
   Calibration c = a_calibration();
-  std::erase_if(c.rates, [](const Rate& r) { return r.what == rate::kAttend || r.what == rate::kEncode; });
+  std::erase_if(c.rates,
+                [](const Rate& r) { return r.what == rate::kAttend || r.what == rate::kEncode || r.what == rate::kAppend; });
   for (const CacheSpec& spec : calibrated_formats(candidate_specs())) {
     const std::string formats = spec_facts(spec, model.shape)->formats();
     for (const int depth : {512, 4096})
       c.rates.push_back(
           {.what = "attend", .subject = formats, .head_dim = 64, .group = 3, .depth = depth, .value = depth * 30e-9});
-    c.rates.push_back({.what = "encode", .subject = formats, .head_dim = 64, .value = 20e-9});
+    for (const char* what : {"encode", "append"})
+      c.rates.push_back({.what = what, .subject = formats, .head_dim = 64, .value = 20e-9});
   }
   const CostModel costs(model, &c, 2);
   int checked = 0;

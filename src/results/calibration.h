@@ -16,7 +16,10 @@ namespace rate {
 inline constexpr std::string_view kRead = "read";  // bytes/s, plain read of memory: for people, no time is predicted by it
 inline constexpr std::string_view kAttend =
     "attend";  // s per KV head and layer of one decode step at `depth` rows; subject: key/value format
-inline constexpr std::string_view kEncode = "encode";  // s per row of one KV head, keys and values; subject as above
+// s per row of one KV head of a prompt, keys and values; subject as above
+inline constexpr std::string_view kEncode = "encode";
+// s per KV head and layer of one decode step, for its one row; subject as above
+inline constexpr std::string_view kAppend = "append";
 // flop/s of causal attention between the tokens of a prompt; subject: precision()
 inline constexpr std::string_view kPrefill = "prefill-attention";
 inline constexpr std::string_view kWeights = "weights";  // bytes of weights/s in a decode step; subject: weight type
