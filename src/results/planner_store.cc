@@ -194,11 +194,13 @@ Result<PlannerStore> PlannerStore::open(FileSystem& files, const std::string& di
   KV_TRY(files.make_directories(directory));
   const std::string path = directory + "/" + kPlannerFile;
   Result<Database> database = Database::open(path, Access::kReadWrite);
-  if (!database.ok() && database.status().code() == Code::kBadInput) {
+  Status readable = database.status();  // whatever file opens; what it is shows when it is read
+  if (readable.ok()) readable = integer_of(*database, "SELECT count(*) FROM sqlite_schema").status();
+  if (readable.code() == Code::kBadInput) {
     return bad_input(fmt::format(
         "{} is not the planner's memory, or it is damaged; remove it, or name another folder with KVARTET_HOME", path));
   }
-  KV_TRY(database.status());
+  KV_TRY(readable);
   KV_TRY(make_or_check(*database, path));
   return PlannerStore(std::move(*database));
 }
