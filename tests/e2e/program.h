@@ -75,11 +75,17 @@ struct Finished {
   int signal = 0;  // 0: ended by itself
   std::string out;
   std::string err;
-  Json json() const {
-    Json value = Json::parse(out, nullptr, false);  // the whole text must be one document
-    EXPECT_FALSE(value.is_discarded()) << "not one JSON document: " << out;
-    return value;
+  // Lives as long as this, so that a loop may walk through a part of it.
+  Json& json() const& {
+    if (!parsed_) {
+      parsed_ = Json::parse(out, nullptr, false);  // the whole text must be one document
+      EXPECT_FALSE(parsed_->is_discarded()) << "not one JSON document: " << out;
+    }
+    return *parsed_;
   }
+  Json json() const&& { return json(); }
+
+  mutable std::optional<Json> parsed_ = {};
 };
 
 // A started program. Its output goes to files, so that nothing blocks however much it says.
