@@ -144,8 +144,9 @@ TEST_F(PlanProgram, BytesAtTheEndAreThoseThatASpeedMeasurementHolds) {
   ASSERT_TRUE(is_ok(planned));
   Json candidates = planned.json()["alternatives"];
   candidates.push_back(planned.json()["chosen"]);
+  const Json rows = f.json()["rows"];
   int compared = 0;
-  for (const Json& row : f.json()["rows"]) {
+  for (const Json& row : rows) {
     if (row["phase"] != "decode") continue;
     for (const Json& c : candidates) {
       if (c["spec"] != row["spec"]) continue;
