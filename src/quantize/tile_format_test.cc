@@ -221,7 +221,7 @@ TEST_P(BadInput, OutliersAndSubnormalsStayWithinTheFormatsError) {
   }
   // Half a step of a group that spans the outlier, or the rounding of the outlier itself; a rotated row, or a block whose
   // codes reach further on one side, may lose a part of the outlier.
-  const float levels = format_.bits == 8 ? 127.0F : static_cast<float>((1 << format_.bits) - 1);
+  const float levels = format_.bits == 8 ? 127.0F : std::exp2(static_cast<float>(format_.bits)) - 1;  // of floats, 2^32 - 1
   float bound = format_.bits < 16 ? 0.505F * 1.001e4F / levels + 5.0F : 4.0F;
   if (format_.rotated != nullptr || !keeps_constants(format_)) bound *= 2.5F;
   for (std::size_t i = 0; i < x_.size(); ++i) ASSERT_LE(std::abs(out[i] - x_[i]), bound) << i;
