@@ -117,7 +117,7 @@ void OffloadCache::make_turns(int positions) {
 OffloadLayer::Step OffloadCache::step_of(int layer, MatView<const float> queries, int threads) {
   return {.queries = queries,
           .rope = rope_.get(),
-          .turns = turns_.get(),
+          .turns = turns_,
           .fast = fast_.get(),
           .store = &*store_,
           .scratch = &scratch_,
@@ -196,7 +196,7 @@ Status OffloadCache::read_rows(int layer, int kv_head, std::span<const std::int3
                                MatView<float> values) {
   OffloadLayer::Step step;
   step.rope = rope_.get();
-  step.turns = turns_.get();
+  step.turns = turns_;
   step.store = &*store_;
   return layers_[uz(layer)].read_rows(step, kv_head, positions, keys, values);
 }

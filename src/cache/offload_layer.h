@@ -98,7 +98,7 @@ class OffloadLayer {
   struct Step {
     MatView<const float> queries;
     const RopeTable* rope = nullptr;  // for keys that lie unrotated: this, or with rows in place
-    const KeyTurns* turns = nullptr;
+    std::shared_ptr<const KeyTurns> turns = {};
     Arena* fast = nullptr;
     RowStore* store = nullptr;
     OffloadScratch* scratch = nullptr;
@@ -133,13 +133,14 @@ class OffloadLayer {
  private:
   // One selection: a KV head's or a query head's.
   struct Unit {
-    TileRun keys;                       // or the places of rows
-    TileRun values;                     // or rows as they were written, unless they are lent
-    bool placed = false;                // places are valid
-    std::vector<std::int32_t> slots;    // position shown in each; -1: nothing yet
-    std::vector<std::int32_t> chosen;   // positions of this step, ascending
-    std::vector<std::int32_t> missing;  // of these, not staged
-    std::vector<std::int32_t> free;     // slots to put them in
+    TileRun keys;                                // or the places of rows
+    TileRun values;                              // or rows as they were written, unless they are lent
+    bool placed = false;                         // places are valid
+    std::shared_ptr<const KeyTurns> turns = {};  // theirs: a longer table may be made before attention has walked them
+    std::vector<std::int32_t> slots;             // position shown in each; -1: nothing yet
+    std::vector<std::int32_t> chosen;            // positions of this step, ascending
+    std::vector<std::int32_t> missing;           // of these, not staged
+    std::vector<std::int32_t> free;              // slots to put them in
     std::vector<TilePiece> key_pieces;
     std::vector<TilePiece> value_pieces;
   };

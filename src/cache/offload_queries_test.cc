@@ -2,6 +2,7 @@
 // (offloading.md 4.1 and 6).
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <string>
@@ -214,6 +215,48 @@ TEST(OffloadQueries, WhatIsExpectedComesEarlyAndIsTheSame) {
       }
     }
   }
+}
+
+// Rows of a layer in front may go far, for which a longer table of angles takes the place of the one that the expected rows of
+// the next layer are to be turned with.
+TEST(OffloadQueries, WhatIsExpectedKeepsItsAngles) {
+  constexpr int kLayers = 3;
+  constexpr int kTokens = 300;
+  mallopt(M_PERTURB, 0x5a);  // what is freed is no longer what it was
+  const ModelShape shape = rotating_shape(kLayers);
+  const TokenRows& rows = shared_rows();
+  const auto made = [&] {
+    SequenceCache cache =
+        SequenceCache::create(spec_of("yakv:queries=guessed,dense=1,budget=20,local=8,generated=64"), shape, Arena::create(), {})
+            .value();
+    for (int l = 0; l < kLayers; ++l) {
+      expect_ok(cache.seal_prompt(
+          l, {.key = rows.key_rows(0, kTokens), .key_pre = rows.key_rows(0, kTokens), .value = rows.value_rows(0, kTokens)}));
+    }
+    cache.finish_prompt(kTokens);
+    return cache;
+  };
+  SequenceCache early = made();
+  SequenceCache late = made();
+  const std::vector<float> own(kHeads * kDim, 0.5F);
+  for (int step = 0; step < 80; ++step) {
+    const auto at = static_cast<std::size_t>(kTokens + step);
+    for (int l = 0; l < kLayers; ++l) {
+      const auto guess_of = [&](int layer) {
+        return Offloaded("full", 8).queries(static_cast<std::uint64_t>(100 * step + layer));
+      };
+      if (l + 1 < kLayers) early.expect_queries(l + 1, {guess_of(l + 1).data(), kHeads, kDim});
+      const std::vector<float> guess = guess_of(l);
+      for (SequenceCache* cache : {&early, &late}) {
+        expect_ok(cache->append_row(l, {rows.key(at, 0), kKvHeads, kDim}, {rows.value(at, 0), kKvHeads, kDim}));
+        expect_ok(cache->before_attention(l, {own.data(), kHeads, kDim}, {guess.data(), kHeads, kDim}));
+      }
+      expect_same_views(early, late, l);
+      for (SequenceCache* cache : {&early, &late}) expect_ok(cache->after_attention(l, {}));
+    }
+    for (SequenceCache* cache : {&early, &late}) cache->finish_step();
+  }
+  mallopt(M_PERTURB, 0);
 }
 
 // 4.1: one 4-bit code of C channels and one scale a token where rows are joint, one of d and a scale per head otherwise.

@@ -313,7 +313,8 @@ Result<LentRows> FileTier::lend(int layer_index, int kv_head, std::span<const st
     const std::uint64_t offset = run->offset + in_run * layer.page_bytes;
     lent_at_[i] = offset + static_cast<std::size_t>(rows[i] % layer.page_rows) * row_bytes;
     end = std::max(end, offset + layer.page_bytes);
-    if (run->marks->has(in_run)) continue;
+    const bool is_listed = !unchecked->extents.empty() && unchecked->extents.back().offset == offset;
+    if (is_listed || run->marks->has(in_run)) continue;
     unchecked->extents.push_back({.offset = offset,
                                   .bytes = static_cast<std::uint32_t>(layer.page_bytes),
                                   .first_sum = static_cast<std::uint32_t>(unchecked->sums.size())});
