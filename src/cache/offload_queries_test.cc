@@ -166,6 +166,25 @@ TEST(OffloadQueries, TheGuessChooses) {
   expect_same_views(guessing, asking, 1);
 }
 
+// One step of two caches over the same rows; `early` is told each layer's guess while the layer in front is at work. Both show
+// the same rows all the way.
+void step_both(SequenceCache* early, SequenceCache* late, int layers, std::size_t at, std::uint64_t step) {
+  const TokenRows& rows = shared_rows();
+  const std::vector<float> own(kHeads * kDim, 0.5F);
+  const auto guess_of = [&](int layer) { return Offloaded("full", 8).queries(100 * step + static_cast<std::uint64_t>(layer)); };
+  for (int l = 0; l < layers; ++l) {
+    if (l + 1 < layers) early->expect_queries(l + 1, {guess_of(l + 1).data(), kHeads, kDim});
+    const std::vector<float> guess = guess_of(l);
+    for (SequenceCache* cache : {early, late}) {
+      expect_ok(cache->append_row(l, {rows.key(at, 0), kKvHeads, kDim}, {rows.value(at, 0), kKvHeads, kDim}));
+      expect_ok(cache->before_attention(l, {own.data(), kHeads, kDim}, {guess.data(), kHeads, kDim}));
+    }
+    expect_same_views(*early, *late, l);
+    for (SequenceCache* cache : {early, late}) expect_ok(cache->after_attention(l, {}));
+  }
+  for (SequenceCache* cache : {early, late}) cache->finish_step();
+}
+
 // Told its queries a layer early, a cache has two layers' rows on their way at once, and shows the same rows as without.
 TEST(OffloadQueries, WhatIsExpectedComesEarlyAndIsTheSame) {
   constexpr int kLayers = 4;
@@ -190,22 +209,7 @@ TEST(OffloadQueries, WhatIsExpectedComesEarlyAndIsTheSame) {
         SequenceCache early = made();
         SequenceCache late = made();
         for (int step = 0; step < 3; ++step) {
-          const auto at = static_cast<std::size_t>(kTokens + step);
-          const auto guess_of = [&](int layer) {
-            return Offloaded("full", 8).queries(static_cast<std::uint64_t>(100 * step + layer));
-          };
-          for (int l = 0; l < kLayers; ++l) {
-            const std::vector<float> own(kHeads * kDim, 0.5F);
-            if (l + 1 < kLayers) early.expect_queries(l + 1, {guess_of(l + 1).data(), kHeads, kDim});
-            const std::vector<float> guess = guess_of(l);
-            for (SequenceCache* cache : {&early, &late}) {
-              expect_ok(cache->append_row(l, {rows.key(at, 0), kKvHeads, kDim}, {rows.value(at, 0), kKvHeads, kDim}));
-              expect_ok(cache->before_attention(l, {own.data(), kHeads, kDim}, {guess.data(), kHeads, kDim}));
-            }
-            expect_same_views(early, late, l);
-            for (SequenceCache* cache : {&early, &late}) expect_ok(cache->after_attention(l, {}));
-          }
-          for (SequenceCache* cache : {&early, &late}) cache->finish_step();
+          step_both(&early, &late, kLayers, static_cast<std::size_t>(kTokens + step), static_cast<std::uint64_t>(step));
           EXPECT_EQ(early.traffic().rows_fetched, late.traffic().rows_fetched);
           EXPECT_EQ(early.traffic().bytes_fetched_this_step, late.traffic().bytes_fetched_this_step);
         }
@@ -238,23 +242,8 @@ TEST(OffloadQueries, WhatIsExpectedKeepsItsAngles) {
   };
   SequenceCache early = made();
   SequenceCache late = made();
-  const std::vector<float> own(kHeads * kDim, 0.5F);
   for (int step = 0; step < 80; ++step) {
-    const auto at = static_cast<std::size_t>(kTokens + step);
-    for (int l = 0; l < kLayers; ++l) {
-      const auto guess_of = [&](int layer) {
-        return Offloaded("full", 8).queries(static_cast<std::uint64_t>(100 * step + layer));
-      };
-      if (l + 1 < kLayers) early.expect_queries(l + 1, {guess_of(l + 1).data(), kHeads, kDim});
-      const std::vector<float> guess = guess_of(l);
-      for (SequenceCache* cache : {&early, &late}) {
-        expect_ok(cache->append_row(l, {rows.key(at, 0), kKvHeads, kDim}, {rows.value(at, 0), kKvHeads, kDim}));
-        expect_ok(cache->before_attention(l, {own.data(), kHeads, kDim}, {guess.data(), kHeads, kDim}));
-      }
-      expect_same_views(early, late, l);
-      for (SequenceCache* cache : {&early, &late}) expect_ok(cache->after_attention(l, {}));
-    }
-    for (SequenceCache* cache : {&early, &late}) cache->finish_step();
+    step_both(&early, &late, kLayers, static_cast<std::size_t>(kTokens + step), static_cast<std::uint64_t>(step));
   }
   mallopt(M_PERTURB, 0);
 }

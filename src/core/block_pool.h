@@ -1,7 +1,7 @@
 // Where tiles and rows get their memory: blocks of one size side by side in huge pages.
 //
 // A cache is thousands of blocks of a few sizes, and a decode step reads all of them, or some in any order. In pages of 4 KiB
-// it waits for address translations as well as for memory: in 2 MiB pages `full` decodes a fifth faster
+// it waits for address translations as well as for memory: in 2 MiB pages attention of `full` takes a tenth less
 // (docs/decisions/0021-huge-pages.md). malloc deals in many sizes and gives pages back late, so what many blocks of one size
 // need is taken from the system directly. A size of which little is held stays with malloc: what a pool holds in vain is never
 // more than what it holds in use.
