@@ -9,10 +9,6 @@ namespace {
 
 std::size_t uz(int n) { return static_cast<std::size_t>(n); }
 
-void append_range(int begin, int end, std::vector<std::int32_t>* out) {
-  for (int i = begin; i < end; ++i) out->push_back(i);
-}
-
 }  // namespace
 
 std::size_t OffloadLayer::queries_asking() const {

@@ -20,10 +20,6 @@ constexpr float kF16Overflow = 65520.0F;
 
 std::size_t uz(int n) { return static_cast<std::size_t>(n); }
 
-void append_range(int begin, int end, std::vector<std::int32_t>* out) {
-  for (int i = begin; i < end; ++i) out->push_back(i);
-}
-
 TileSize size_of(const TileFormat& format) { return {format.tile_rows, format.tile_bytes}; }
 
 std::size_t tiles_for(int rows, const TileFormat& format) { return uz((rows + format.tile_rows - 1) / format.tile_rows); }

@@ -91,10 +91,6 @@ std::vector<std::int32_t> outlier_chunks(MatView<const float> keys, const Segmen
   return order;
 }
 
-void append_range(int begin, int end, std::vector<std::int32_t>* out) {
-  for (int i = begin; i < end; ++i) out->push_back(i);
-}
-
 float bf16_at(const Buffer& buffer, std::size_t index) {
   std::uint16_t bits = 0;
   std::memcpy(&bits, buffer.data() + 2 * index, sizeof(bits));

@@ -19,6 +19,11 @@
 
 namespace kvartet {
 
+// Positions [begin, end).
+inline void append_range(int begin, int end, std::vector<std::int32_t>* out) {
+  for (int i = begin; i < end; ++i) out->push_back(i);
+}
+
 // One layer's rows of a prompt; `key_pre`, keys before RoPE, is read if keys lie unrotated, and `queries`, the last ones after
 // RoPE, if the index is made from them.
 struct PromptRows {
