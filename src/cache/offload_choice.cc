@@ -37,7 +37,9 @@ bool OffloadLayer::scores_at_once() const {
 void OffloadLayer::make_room(OffloadScratch::Worker* scores) const {
   const auto landmarks = uz(candidates());
   scores->scores.resize(landmarks);
-  if (!scores_at_once()) scores->logits.resize(queries_asking() * landmarks);
+  if (scores_at_once()) return;
+  scores->logits.resize(queries_asking() * landmarks);
+  if (SoftmaxPieces::needed(options_->aggregate, queries_asking())) scores->pieces.resize(queries_asking(), landmarks);
 }
 
 // A part of a unit's landmarks: their scores, or the logits that these need first. Generated rows stand behind those of the
@@ -47,10 +49,13 @@ void OffloadLayer::score(const Step& step, int unit, Part part, OffloadScratch::
   const MatView<const float> q = asking(step, unit, worker);
   const float scale = 1.0F / std::sqrt(static_cast<float>(shape_.head_dim));
   const auto landmarks = uz(candidates());
+  const MatView<const float> logits{into.logits.data(), q.rows, landmarks};
+  const bool divides = !scores_at_once() && SoftmaxPieces::needed(options_->aggregate, q.rows);
   if (sealed_->indexes_query_heads()) {
     const int head = options_->share == Share::kGroup ? unit * shape_.group() : unit;
     for (std::size_t h = 0; h < q.rows; ++h)
       sealed_->projected(head + static_cast<int>(h)).score(q.row(h), scale, {into.logits.data() + h * landmarks, landmarks});
+    if (divides) into.pieces.take(logits, 0, landmarks);
     return;
   }
   const auto score_rows = [&](const LandmarkIndex& index, std::size_t first, std::size_t count, std::size_t place) {
@@ -62,16 +67,18 @@ void OffloadLayer::score(const Step& step, int unit, Part part, OffloadScratch::
   };
   const auto head = uz(unit / units_per_head());
   const auto of_prompt = uz(sealed_->candidates());
-  const std::size_t step_rows = of_prompt / uz(part.count) / LandmarkIndex::kPart * LandmarkIndex::kPart;
+  static_assert(SoftmaxPieces::kRows % LandmarkIndex::kPart == 0);
+  const std::size_t step_rows = of_prompt / uz(part.count) / SoftmaxPieces::kRows * SoftmaxPieces::kRows;
   const std::size_t first = uz(part.index) * step_rows;
   const bool is_last = part.index + 1 == part.count;
   score_rows(sealed_->index(static_cast<int>(head)), first, is_last ? of_prompt - first : step_rows, first);
   if (is_last && generated_ != nullptr) score_rows((*generated_)[head], 0, landmarks - of_prompt, of_prompt);
+  if (divides) into.pieces.take(logits, first, is_last ? landmarks : first + step_rows);
 }
 
 void OffloadLayer::choose(int unit_index, OffloadScratch::Worker& worker, OffloadScratch::Worker& from) {
   if (!scores_at_once()) {
-    aggregate_scores(options_->aggregate, {from.logits.data(), queries_asking(), from.scores.size()}, from.scores);
+    aggregate_scores(options_->aggregate, {from.logits.data(), queries_asking(), from.scores.size()}, from.pieces, from.scores);
   }
   worker.top.select(from.scores, sealed_->segments().selected, &worker.chunks);
 

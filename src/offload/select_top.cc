@@ -233,23 +233,55 @@ void drop_last_ties(std::span<const float> scores, std::int32_t key, std::size_t
 
 }  // namespace
 
+bool SoftmaxPieces::needed(Aggregate aggregate, std::size_t queries) {
+  return queries > 1 && (aggregate == Aggregate::kMaxSoftmax || aggregate == Aggregate::kSumSoftmax);
+}
+
+void SoftmaxPieces::resize(std::size_t queries, std::size_t candidates) {
+  pieces_ = (candidates + kRows - 1) / kRows;
+  maxima_.resize(queries * pieces_);
+  sums_.resize(queries * pieces_);
+}
+
+void SoftmaxPieces::take(MatView<const float> logits, std::size_t first, std::size_t last) {
+  KV_CHECK(first % kRows == 0 && last <= logits.cols && (last % kRows == 0 || last == logits.cols));
+  const auto max_and_sum = select_kernels().max_and_sum;
+  for (std::size_t i = first; i < last; i += kRows) {
+    for (std::size_t h = 0; h < logits.rows; ++h) {
+      const std::size_t piece = h * pieces_ + i / kRows;
+      max_and_sum(logits.row(h) + i, std::min(kRows, last - i), &maxima_[piece], &sums_[piece]);
+    }
+  }
+}
+
+float SoftmaxPieces::log_sum(std::size_t query) const {
+  const std::span<const float> maxima = std::span(maxima_).subspan(query * pieces_, pieces_);
+  const float max = *std::max_element(maxima.begin(), maxima.end());
+  float sum = 0;
+  for (std::size_t i = 0; i < pieces_; ++i) sum += sums_[query * pieces_ + i] * std::exp(maxima[i] - max);
+  return max + std::log(sum);
+}
+
 void aggregate_scores(Aggregate aggregate, MatView<const float> logits, std::span<float> scores) {
+  SoftmaxPieces pieces;
+  if (SoftmaxPieces::needed(aggregate, logits.rows) && logits.cols > 0) {
+    pieces.resize(logits.rows, logits.cols);
+    pieces.take(logits, 0, logits.cols);
+  }
+  aggregate_scores(aggregate, logits, pieces, scores);
+}
+
+void aggregate_scores(Aggregate aggregate, MatView<const float> logits, const SoftmaxPieces& pieces, std::span<float> scores) {
   const std::size_t count = scores.size();
   KV_CHECK(logits.cols == count && logits.rows > 0);
   if (count == 0) return;
-  const auto offset_of = [&](std::size_t h) {
-    float max = 0;
-    float sum = 1;
-    select_kernels().max_and_sum(logits.row(h), count, &max, &sum);
-    return max + std::log(sum);
-  };
+  const bool divides = SoftmaxPieces::needed(aggregate, logits.rows);
   constexpr std::size_t kTogether = 4;
-  const bool one = logits.rows == 1;  // softmax of one head keeps the order
-  if (one || aggregate == Aggregate::kMaxSoftmax || aggregate == Aggregate::kMaxLogit) {
+  if (logits.rows == 1 || aggregate == Aggregate::kMaxSoftmax || aggregate == Aggregate::kMaxLogit) {
     for (std::size_t first = 0; first < logits.rows; first += kTogether) {
       const std::size_t here = std::min(kTogether, logits.rows - first);
       float offsets[kTogether] = {};
-      for (std::size_t h = 0; h < here && !one && aggregate == Aggregate::kMaxSoftmax; ++h) offsets[h] = offset_of(first + h);
+      for (std::size_t h = 0; h < here && divides; ++h) offsets[h] = pieces.log_sum(first + h);
       SIMD_CHOOSE(keep_larger)(logits.row(first), logits.stride, here, offsets, count, first == 0 ? 1 : 0, scores.data());
     }
     return;
@@ -257,9 +289,9 @@ void aggregate_scores(Aggregate aggregate, MatView<const float> logits, std::spa
   std::fill(scores.begin(), scores.end(), 0.0F);
   for (std::size_t h = 0; h < logits.rows; ++h) {
     const float* const row = logits.row(h);
-    const float offset = aggregate == Aggregate::kSumSoftmax ? offset_of(h) : 0;
+    const float offset = divides ? pieces.log_sum(h) : 0;
     for (std::size_t j = 0; j < count; ++j) {
-      scores[j] += aggregate == Aggregate::kSumSoftmax ? std::exp(row[j] - offset) : row[j] / static_cast<float>(logits.rows);
+      scores[j] += divides ? std::exp(row[j] - offset) : row[j] / static_cast<float>(logits.rows);
     }
   }
 }

@@ -1,6 +1,5 @@
 // Table look-up by byte permutations: a table of 256 bytes is four vectors, so two permutations of 128 entries each and a choice
-// by the code's highest bit look 64 codes up. Of entries that are wider than a byte the lower and the upper bytes are looked up
-// apart.
+// by the code's highest bit look 64 codes up. The lower and the upper bytes of the entries are looked up apart.
 #include <cstddef>
 #include <cstdint>
 
@@ -13,12 +12,11 @@ namespace kvartet {
 namespace {
 
 constexpr std::size_t kPlane = kTablePoints;  // bytes
-// Of one table, and of one query.
-constexpr std::size_t table_bytes(bool byte_entries) { return byte_entries ? kPlane : 2 * kPlane; }
-constexpr std::size_t query_bytes(bool byte_entries) { return kGroupTables * table_bytes(byte_entries); }
-constexpr std::size_t kRows = 64;              // of a block
-constexpr std::size_t kTogether = 16 * kRows;  // landmarks that a query walks over before the next one does
-constexpr std::size_t kBlocksAhead = 8;        // the machine does not prefetch across the end of a page by itself
+constexpr std::size_t kQueryBytes = kGroupTables * 2 * kPlane;
+constexpr std::size_t kRows = 64;             // of a block
+constexpr std::size_t kTogether = 8 * kRows;  // landmarks that a query walks over before the next one does
+constexpr std::size_t kAheadRows = kTableAheadBlocks * kRows;
+constexpr std::size_t kLine = 64;
 
 // Two vectors of 32 numbers of 16 bits each become 64 bytes in order.
 inline __m512i bytes_of_words(__m512i first, __m512i second) {
@@ -45,15 +43,13 @@ inline __m512i entries_of(const GridLanes& grid, const float* scaled, float bias
 template <int kP>
 void fill_table(const GridLanes& grid, const float* scaled, const float* bias, std::size_t table, ScanTableGroup* group) {
   const __m512i lower = _mm512_set1_epi16(0xff);
-  constexpr bool kBytes = has_byte_entries(kP);
   for (std::size_t h = 0; h < group->queries; ++h) {
-    std::uint8_t* const planes =
-        reinterpret_cast<std::uint8_t*>(group->entries) + h * query_bytes(kBytes) + table * table_bytes(kBytes);
+    std::uint8_t* const planes = reinterpret_cast<std::uint8_t*>(group->entries) + h * kQueryBytes + table * 2 * kPlane;
     for (std::size_t j = 0; j < kTablePoints; j += kRows) {
       const __m512i first = entries_of<kP>(grid, scaled + h * kP, bias[h], j);
       const __m512i second = entries_of<kP>(grid, scaled + h * kP, bias[h], j + 32);
       _mm512_store_si512(planes + j, bytes_of_words(_mm512_and_si512(first, lower), _mm512_and_si512(second, lower)));
-      if (!kBytes) _mm512_store_si512(planes + kPlane + j, bytes_of_words(_mm512_srli_epi16(first, 8), _mm512_srli_epi16(second, 8)));
+      _mm512_store_si512(planes + kPlane + j, bytes_of_words(_mm512_srli_epi16(first, 8), _mm512_srli_epi16(second, 8)));
     }
   }
 }
@@ -94,30 +90,35 @@ inline void write_half(const TableWalk& walk, __m512i sums, std::size_t half, st
   }
 }
 
+// What is fetched meanwhile: so many lines per table, from `next` on. Into the second cache: the nearest one's queue of misses is
+// too short for what memory can bring.
+struct Ahead {
+  const std::byte* next = nullptr;
+  std::size_t lines = 0;
+};
+
 // One query's logits of kBlocks blocks. Sums of the lower bytes are kept for all bytes with their carries and for the odd ones;
 // of the upper bytes' sums only the lower eight bits matter, for the whole sum fits 16.
-template <int kBlocks, bool kFirstQuery, bool kBytes>
+template <int kBlocks>
 inline void scan_blocks(const TableWalk& walk, const std::uint8_t* planes, std::size_t tables, std::size_t first, __m512 step,
-                        __m512 offset, float* logits) {
+                        __m512 offset, float* logits, Ahead ahead) {
   const std::byte* const codes = walk.codes + first / kRows * walk.block_bytes;
   __m512i all[kBlocks];
   __m512i odd[kBlocks];
   __m512i high[kBlocks];
   for (int b = 0; b < kBlocks; ++b) all[b] = odd[b] = high[b] = _mm512_setzero_si512();
-  for (std::size_t s = 0; s < tables; ++s, planes += table_bytes(kBytes)) {
+  for (std::size_t s = 0; s < tables; ++s, planes += 2 * kPlane) {
     __m512i table[8];
-    for (std::size_t i = 0; i < (kBytes ? 4 : 8); ++i) table[i] = _mm512_load_si512(planes + 64 * i);
+    for (std::size_t i = 0; i < 8; ++i) table[i] = _mm512_load_si512(planes + 64 * i);
+    for (std::size_t line = 0; line < ahead.lines; ++line, ahead.next += kLine)
+      _mm_prefetch(reinterpret_cast<const char*>(ahead.next), _MM_HINT_T1);
     for (int b = 0; b < kBlocks; ++b) {
-      const std::byte* const here = codes + static_cast<std::size_t>(b) * walk.block_bytes + s * kRows;
-      if (kFirstQuery) _mm_prefetch(reinterpret_cast<const char*>(here) + walk.block_bytes * kBlocksAhead, _MM_HINT_T1);
-      const __m512i code = _mm512_loadu_si512(here);
+      const __m512i code = _mm512_loadu_si512(codes + static_cast<std::size_t>(b) * walk.block_bytes + s * kRows);
       const __mmask64 upper = _mm512_movepi8_mask(code);
       const __m512i low = _mm512_mask_blend_epi8(upper, _mm512_permutex2var_epi8(table[0], code, table[1]),
                                                  _mm512_permutex2var_epi8(table[2], code, table[3]));
-      if (!kBytes) {
-        high[b] = _mm512_add_epi8(high[b], _mm512_mask_blend_epi8(upper, _mm512_permutex2var_epi8(table[4], code, table[5]),
-                                                                  _mm512_permutex2var_epi8(table[6], code, table[7])));
-      }
+      high[b] = _mm512_add_epi8(high[b], _mm512_mask_blend_epi8(upper, _mm512_permutex2var_epi8(table[4], code, table[5]),
+                                                                _mm512_permutex2var_epi8(table[6], code, table[7])));
       all[b] = _mm512_add_epi16(all[b], low);
       odd[b] = _mm512_add_epi16(odd[b], _mm512_srli_epi16(low, 8));
     }
@@ -133,33 +134,29 @@ inline void scan_blocks(const TableWalk& walk, const std::uint8_t* planes, std::
   }
 }
 
-// A query's tables are 4 or 8 KiB and stay in the nearest cache while it walks over some blocks; then the next query does. The first
-// one fetches them.
-template <bool kBytes>
-void walk_all(const TableWalk& walk, const ScanTableGroup& group) {
+// A query's tables are 8 KiB and stay in the nearest cache while it walks over some blocks; then the next query does. All of them
+// together fetch the blocks that come later, evenly, so that memory is never idle.
+void walk_blocks(const TableWalk& walk, const ScanTableGroup& group) {
+  constexpr std::size_t kBlocks = 4;  // at once
+  const std::size_t share = (kBlocks * walk.block_bytes / kLine + group.queries - 1) / group.queries;
+  const std::size_t lines = (share + group.tables - 1) / group.tables;
   for (std::size_t begin = 0; begin < walk.count; begin += kTogether) {
     const std::size_t end = walk.count - begin < kTogether ? walk.count : begin + kTogether;
     for (std::size_t h = 0; h < group.queries; ++h) {
-      const std::uint8_t* const planes = reinterpret_cast<const std::uint8_t*>(group.entries) + h * query_bytes(kBytes);
+      const std::uint8_t* const planes = reinterpret_cast<const std::uint8_t*>(group.entries) + h * kQueryBytes;
       const __m512 step = _mm512_set1_ps(group.step[h]);
       const __m512 offset = _mm512_set1_ps(group.offset[h]);
       float* const logits = walk.logits + h * walk.stride;
       std::size_t i = begin;
-      for (; i + 4 * kRows <= end; i += 4 * kRows) {
-        if (h == 0) {
-          scan_blocks<4, true, kBytes>(walk, planes, group.tables, i, step, offset, logits);
-        } else {
-          scan_blocks<4, false, kBytes>(walk, planes, group.tables, i, step, offset, logits);
-        }
+      for (; i + kBlocks * kRows <= end; i += kBlocks * kRows) {
+        Ahead ahead;
+        if (i + kAheadRows < walk.count)
+          ahead = {walk.codes + (i + kAheadRows) / kRows * walk.block_bytes + h * share * kLine, lines};
+        scan_blocks<kBlocks>(walk, planes, group.tables, i, step, offset, logits, ahead);
       }
-      for (; i < end; i += kRows) scan_blocks<1, false, kBytes>(walk, planes, group.tables, i, step, offset, logits);
+      for (; i < end; i += kRows) scan_blocks<1>(walk, planes, group.tables, i, step, offset, logits, {});
     }
   }
-}
-
-void walk_blocks(const TableWalk& walk, const ScanTableGroup& group) {
-  if (walk.byte_entries != 0) return walk_all<true>(walk, group);
-  walk_all<false>(walk, group);
 }
 
 }  // namespace
