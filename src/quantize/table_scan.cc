@@ -155,6 +155,7 @@ HWY_EXPORT(walk_blocks);
 namespace {
 
 constexpr float kMostSum = 65535;
+constexpr float kMostByte = 255;
 
 // |<q, point>| is at most this; a little more, so that rounding makes no entry negative.
 float product_bound(const HiggsGrid& grid, const float* q) {
@@ -163,11 +164,16 @@ float product_bound(const HiggsGrid& grid, const float* q) {
   return 1.00001F * grid.radius() * std::sqrt(squares);
 }
 
-// Of a group of tables, from `bounds` [tables] on their products: every sum of entries, each rounded up by half at most, fits.
-float step_of(const float* bounds, std::size_t tables) {
-  float width = 0;
-  for (std::size_t s = 0; s < tables; ++s) width += 2 * bounds[s];
-  return width / (kMostSum - static_cast<float>(tables));
+// Of a group of tables, from `bounds` [tables] on their products: every entry, or every sum of entries, each rounded up by half
+// at most, fits.
+float step_of(const HiggsGrid& grid, const float* bounds, std::size_t tables) {
+  float widest = 0;
+  float together = 0;
+  for (std::size_t s = 0; s < tables; ++s) {
+    widest = std::max(widest, 2 * bounds[s]);
+    together += 2 * bounds[s];
+  }
+  return has_byte_entries(grid.p()) ? widest / (kMostByte - 1) : together / (kMostSum - static_cast<float>(tables));
 }
 
 TableKernels table_kernels() {
@@ -193,7 +199,7 @@ void fill_group(const TableKernels& kernels, const HiggsGrid& grid, MatView<cons
     float bounds[kGroupTables] = {};
     const bool there = h < queries.rows;
     for (std::size_t s = 0; there && s < group->tables; ++s) bounds[s] = product_bound(grid, queries.row(h) + (first + s) * p);
-    const float step = step_of(bounds, group->tables);
+    const float step = step_of(grid, bounds, group->tables);
     const float inverse = step > 0 ? 1 / step : 0.0F;
     group->step[h] = step;
     group->offset[h] = 0;
@@ -247,6 +253,7 @@ void score_code_blocks(const HiggsGrid& grid, const CodeBlocks& blocks, MatView<
                   .count = blocks.count,
                   .is_first = first == 0 ? 1 : 0,
                   .is_last = first + group.tables == blocks.subs ? 1 : 0,
+                  .byte_entries = has_byte_entries(grid.p()) ? 1 : 0,
                   .logits = logits.data,
                   .stride = logits.stride},
                  group);
@@ -260,7 +267,7 @@ float table_scan_error(const HiggsGrid& grid, const float* turned_query, std::si
     float bounds[kGroupTables];
     for (std::size_t s = 0; s < tables; ++s)
       bounds[s] = product_bound(grid, turned_query + (first + s) * static_cast<std::size_t>(grid.p()));
-    error += step_of(bounds, tables) * static_cast<float>(tables) / 2;
+    error += step_of(grid, bounds, tables) * static_cast<float>(tables) / 2;
   }
   return error;
 }

@@ -1,14 +1,15 @@
 // Scores of landmarks in one-byte codes (HIGGS grids of 256 points) by table look-up, four queries at a time (offloading.md
 // 2.3.4).
 //
-// A table entry is the product of one point with a query, as a whole number of 16 bits. Machine words hold those of four queries
-// side by side: one load and one addition of 8 bytes serve all four, where f32 entries would be twice as wide and go through the
-// vector units. AVX-512 looks the two bytes of an entry up apart, 64 landmarks at once (table_scan_avx512.cc), with the same
+// A table entry is the product of one point with a query, as a whole number of at most 16 bits. Machine words hold those of four
+// queries side by side: one load and one addition of 8 bytes serve all four, where f32 entries would be twice as wide and go
+// through the vector units. AVX-512 looks an entry's bytes up apart, 64 landmarks at once (table_scan_avx512.cc), with the same
 // sums.
 //
-// Entries are rounded. They share one step per query and 16 tables: the range that 16 products can have at most, by Cauchy and
-// Schwarz, over 65,519. So a sum is off by at most half a step per table (table_scan_error), some hundred times less than the
-// grid.
+// Entries are rounded. They share one step per query and 16 tables. In grids of one or two numbers a point it is the range that
+// 16 products can have at most, by Cauchy and Schwarz, over 65,519; in those of four and more, which are coarse themselves, the
+// range of the widest table over 254, and an entry is a byte: half the permutations. So a sum is off by at most half a step per
+// table (table_scan_error): some hundred times less than the grid, or some thirty times (docs/decisions/0023-byte-entries.md).
 //
 // Landmarks lie in blocks of 64: [subs][64] codes, then 64 bf16 scales. Among the codes the first 32 landmarks have the even
 // places and the others the odd ones: sums of bytes in 16 bits are then in order.

@@ -1,5 +1,6 @@
 // Table look-up by byte permutations: a table of 256 bytes is four vectors, so two permutations of 128 entries each and a choice
-// by the code's highest bit look 64 codes up. The lower and the upper bytes of the entries are looked up apart.
+// by the code's highest bit look 64 codes up. Of entries that are wider than a byte the lower and the upper bytes are looked up
+// apart.
 #include <cstddef>
 #include <cstdint>
 
@@ -12,7 +13,9 @@ namespace kvartet {
 namespace {
 
 constexpr std::size_t kPlane = kTablePoints;  // bytes
-constexpr std::size_t kQueryBytes = kGroupTables * 2 * kPlane;
+// Of one table, and of one query.
+constexpr std::size_t table_bytes(bool byte_entries) { return byte_entries ? kPlane : 2 * kPlane; }
+constexpr std::size_t query_bytes(bool byte_entries) { return kGroupTables * table_bytes(byte_entries); }
 constexpr std::size_t kRows = 64;             // of a block
 constexpr std::size_t kTogether = 8 * kRows;  // landmarks that a query walks over before the next one does
 constexpr std::size_t kAheadRows = kTableAheadBlocks * kRows;
@@ -40,17 +43,46 @@ inline __m512i entries_of(const GridLanes& grid, const float* scaled, float bias
   return _mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1);
 }
 
+inline std::uint8_t* planes_of(ScanTableGroup* group, std::size_t query, std::size_t table, bool byte_entries) {
+  auto* const entries = reinterpret_cast<std::uint8_t*>(group->entries);
+  return entries + query * query_bytes(byte_entries) + table * table_bytes(byte_entries);
+}
+
 template <int kP>
-void fill_table(const GridLanes& grid, const float* scaled, const float* bias, std::size_t table, ScanTableGroup* group) {
+void fill_words(const GridLanes& grid, const float* scaled, const float* bias, std::size_t table, ScanTableGroup* group) {
   const __m512i lower = _mm512_set1_epi16(0xff);
   for (std::size_t h = 0; h < group->queries; ++h) {
-    std::uint8_t* const planes = reinterpret_cast<std::uint8_t*>(group->entries) + h * kQueryBytes + table * 2 * kPlane;
+    std::uint8_t* const planes = planes_of(group, h, table, false);
     for (std::size_t j = 0; j < kTablePoints; j += kRows) {
       const __m512i first = entries_of<kP>(grid, scaled + h * kP, bias[h], j);
       const __m512i second = entries_of<kP>(grid, scaled + h * kP, bias[h], j + 32);
       _mm512_store_si512(planes + j, bytes_of_words(_mm512_and_si512(first, lower), _mm512_and_si512(second, lower)));
       _mm512_store_si512(planes + kPlane + j, bytes_of_words(_mm512_srli_epi16(first, 8), _mm512_srli_epi16(second, 8)));
     }
+  }
+}
+
+template <int kP>
+void fill_bytes(const GridLanes& grid, const float* scaled, const float* bias, std::size_t table, ScanTableGroup* group) {
+  for (std::size_t h = 0; h < group->queries; ++h) {
+    std::uint8_t* const plane = planes_of(group, h, table, true);
+    __m512 q[kP];
+    for (std::size_t k = 0; k < kP; ++k) q[k] = _mm512_set1_ps(scaled[h * kP + k]);
+    for (std::size_t j = 0; j < kTablePoints; j += 16) {
+      __m512 entry = _mm512_set1_ps(bias[h]);
+      for (std::size_t k = 0; k < kP; ++k)
+        entry = _mm512_fmadd_ps(q[k], _mm512_loadu_ps(grid.points + k * grid.padded + j), entry);
+      _mm_store_si128(reinterpret_cast<__m128i*>(plane + j), _mm512_cvtusepi32_epi8(_mm512_cvttps_epi32(entry)));
+    }
+  }
+}
+
+template <int kP>
+void fill_table(const GridLanes& grid, const float* scaled, const float* bias, std::size_t table, ScanTableGroup* group) {
+  if constexpr (has_byte_entries(kP)) {
+    fill_bytes<kP>(grid, scaled, bias, table, group);
+  } else {
+    fill_words<kP>(grid, scaled, bias, table, group);
   }
 }
 
@@ -99,7 +131,7 @@ struct Ahead {
 
 // One query's logits of kBlocks blocks. Sums of the lower bytes are kept for all bytes with their carries and for the odd ones;
 // of the upper bytes' sums only the lower eight bits matter, for the whole sum fits 16.
-template <int kBlocks>
+template <int kBlocks, bool kBytes>
 inline void scan_blocks(const TableWalk& walk, const std::uint8_t* planes, std::size_t tables, std::size_t first, __m512 step,
                         __m512 offset, float* logits, Ahead ahead) {
   const std::byte* const codes = walk.codes + first / kRows * walk.block_bytes;
@@ -107,9 +139,9 @@ inline void scan_blocks(const TableWalk& walk, const std::uint8_t* planes, std::
   __m512i odd[kBlocks];
   __m512i high[kBlocks];
   for (int b = 0; b < kBlocks; ++b) all[b] = odd[b] = high[b] = _mm512_setzero_si512();
-  for (std::size_t s = 0; s < tables; ++s, planes += 2 * kPlane) {
+  for (std::size_t s = 0; s < tables; ++s, planes += table_bytes(kBytes)) {
     __m512i table[8];
-    for (std::size_t i = 0; i < 8; ++i) table[i] = _mm512_load_si512(planes + 64 * i);
+    for (std::size_t i = 0; i < (kBytes ? 4 : 8); ++i) table[i] = _mm512_load_si512(planes + 64 * i);
     for (std::size_t line = 0; line < ahead.lines; ++line, ahead.next += kLine)
       _mm_prefetch(reinterpret_cast<const char*>(ahead.next), _MM_HINT_T1);
     for (int b = 0; b < kBlocks; ++b) {
@@ -117,8 +149,10 @@ inline void scan_blocks(const TableWalk& walk, const std::uint8_t* planes, std::
       const __mmask64 upper = _mm512_movepi8_mask(code);
       const __m512i low = _mm512_mask_blend_epi8(upper, _mm512_permutex2var_epi8(table[0], code, table[1]),
                                                  _mm512_permutex2var_epi8(table[2], code, table[3]));
-      high[b] = _mm512_add_epi8(high[b], _mm512_mask_blend_epi8(upper, _mm512_permutex2var_epi8(table[4], code, table[5]),
-                                                                _mm512_permutex2var_epi8(table[6], code, table[7])));
+      if (!kBytes) {
+        high[b] = _mm512_add_epi8(high[b], _mm512_mask_blend_epi8(upper, _mm512_permutex2var_epi8(table[4], code, table[5]),
+                                                                  _mm512_permutex2var_epi8(table[6], code, table[7])));
+      }
       all[b] = _mm512_add_epi16(all[b], low);
       odd[b] = _mm512_add_epi16(odd[b], _mm512_srli_epi16(low, 8));
     }
@@ -134,16 +168,17 @@ inline void scan_blocks(const TableWalk& walk, const std::uint8_t* planes, std::
   }
 }
 
-// A query's tables are 8 KiB and stay in the nearest cache while it walks over some blocks; then the next query does. All of them
-// together fetch the blocks that come later, evenly, so that memory is never idle.
-void walk_blocks(const TableWalk& walk, const ScanTableGroup& group) {
+// A query's tables are 4 or 8 KiB and stay in the nearest cache while it walks over some blocks; then the next query does. All of
+// them together fetch the blocks that come later, evenly, so that memory is never idle.
+template <bool kBytes>
+void walk_all(const TableWalk& walk, const ScanTableGroup& group) {
   constexpr std::size_t kBlocks = 4;  // at once
   const std::size_t share = (kBlocks * walk.block_bytes / kLine + group.queries - 1) / group.queries;
   const std::size_t lines = (share + group.tables - 1) / group.tables;
   for (std::size_t begin = 0; begin < walk.count; begin += kTogether) {
     const std::size_t end = walk.count - begin < kTogether ? walk.count : begin + kTogether;
     for (std::size_t h = 0; h < group.queries; ++h) {
-      const std::uint8_t* const planes = reinterpret_cast<const std::uint8_t*>(group.entries) + h * kQueryBytes;
+      const std::uint8_t* const planes = reinterpret_cast<const std::uint8_t*>(group.entries) + h * query_bytes(kBytes);
       const __m512 step = _mm512_set1_ps(group.step[h]);
       const __m512 offset = _mm512_set1_ps(group.offset[h]);
       float* const logits = walk.logits + h * walk.stride;
@@ -152,11 +187,16 @@ void walk_blocks(const TableWalk& walk, const ScanTableGroup& group) {
         Ahead ahead;
         if (i + kAheadRows < walk.count)
           ahead = {walk.codes + (i + kAheadRows) / kRows * walk.block_bytes + h * share * kLine, lines};
-        scan_blocks<kBlocks>(walk, planes, group.tables, i, step, offset, logits, ahead);
+        scan_blocks<kBlocks, kBytes>(walk, planes, group.tables, i, step, offset, logits, ahead);
       }
-      for (; i < end; i += kRows) scan_blocks<1>(walk, planes, group.tables, i, step, offset, logits, {});
+      for (; i < end; i += kRows) scan_blocks<1, kBytes>(walk, planes, group.tables, i, step, offset, logits, {});
     }
   }
+}
+
+void walk_blocks(const TableWalk& walk, const ScanTableGroup& group) {
+  if (walk.byte_entries != 0) return walk_all<true>(walk, group);
+  walk_all<false>(walk, group);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Table look-up with whole numbers of 16 bits against products in double (offloading.md 2.3.4): T-LUT within the rounding that
-// table_scan_error() promises, and what that rounding does to a selection.
+// Table look-up with whole numbers of 16 bits, or of 8, against products in double (offloading.md 2.3.4): T-LUT within the
+// rounding that table_scan_error() promises, and what that rounding does to a selection.
 #include "quantize/table_scan.h"
 
 #include <gtest/gtest.h>
@@ -135,7 +135,9 @@ TEST(TableScan, TheBestRowsAreTheExactOnesUpToRounding) {
       EXPECT_GE(exact[order[i]], border - 2 * 1.5 * table_scan_error(grid, q.data(), kDim / 4));
     }
   }
-  EXPECT_LE(exchanged, 20U);  // of 4,480; 2 where this was written
+  // With entries of 16 bits 2 of 4,480 are exchanged, with those of a byte 35: rows that the grid itself, which exchanges every
+  // third, puts as near to each other.
+  EXPECT_LE(exchanged, 60U);
   RecordProperty("exchanged_of_4480", static_cast<int>(exchanged));
 }
 
