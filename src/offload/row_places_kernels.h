@@ -16,7 +16,16 @@ struct PlacesLayout {
   const float* points = nullptr;  // of the HIGGS grid, [256, 2]
   void (*score)(const TileFormat&, const ScoreArgs&) = nullptr;
   void (*accumulate)(const TileFormat&, const AccumulateArgs&) = nullptr;
+  // With intrinsics, where the CPU and the head allow it: keys, and the bytes of the points' whole numbers (byte_planes).
+  void (*score_by_bytes)(const TileFormat&, const ScoreArgs&) = nullptr;
+  alignas(64) std::uint8_t planes[4 * 256] = {};
 };
+
+struct Higgs4Kernels {
+  void (*score)(const TileFormat&, const ScoreArgs&) = nullptr;
+  void (*accumulate)(const TileFormat&, const AccumulateArgs&) = nullptr;
+};
+Higgs4Kernels higgs4_kernels_avx512(int head_dim);  // null: not this CPU, or not this head
 
 inline const PlacesLayout& layout_of(const TileFormat& format) { return *static_cast<const PlacesLayout*>(format.layout.get()); }
 inline const RowPlaces& places_of(const std::byte* tile) { return *reinterpret_cast<const RowPlaces*>(tile); }
