@@ -12,7 +12,6 @@
 #include "core/check.h"
 #include "offload/fault_guard.h"
 #include "offload/row_places_kernels.h"
-#include "quantize/higgs_grid_data.h"
 #include "quantize/walsh_hadamard.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -413,24 +412,6 @@ void decode_places(const TileFormat& format, const std::byte* tile, int begin, i
   for (std::size_t r = 0; r < out.rows; ++r) std::fill_n(out.row(r), out.cols, 0.0F);
 }
 
-// Lower bytes of the first numbers, their upper bytes, and those of the second numbers, [256] each. Of keys the numbers are sum
-// and difference of a point's: the first stage of the transform.
-void fill_planes(const HiggsGrid& grid, Side which, std::uint8_t* planes) {
-  for (int code = 0; code < 256; ++code) {
-    const float* const point = grid.point(static_cast<std::uint8_t>(code));
-    const float x = point[0] * kHiggsGridUnit;
-    const float y = point[1] * kHiggsGridUnit;
-    const float numbers[2] = {which == Side::kKey ? x + y : x, which == Side::kKey ? x - y : y};
-    for (int k = 0; k < 2; ++k) {
-      const auto whole = static_cast<std::int16_t>(numbers[k]);
-      KV_CHECK(static_cast<float>(whole) == numbers[k]);
-      const auto bits = static_cast<std::uint16_t>(whole);
-      planes[512 * k + code] = static_cast<std::uint8_t>(bits & 0xff);
-      planes[512 * k + 256 + code] = static_cast<std::uint8_t>(bits >> 8);
-    }
-  }
-}
-
 Status encode_nothing(const TileFormat&, std::byte*, int, MatView<const float>) {
   return internal_error("rows that lie elsewhere are not written through their places");
 }
@@ -462,12 +443,7 @@ TileFormat make_places_format(const RowSide& side, Side which) {
     format.kernels.accumulate = accumulate_places;
     if (side.format == RowFormat::kHiggs4) format.kernels.finish_output = finish_higgs4;
   }
-  if (side.format == RowFormat::kHiggs4) {
-    const Higgs4Kernels kernels = higgs4_kernels_avx512(side.head_dim);
-    layout->score_by_bytes = kernels.score;
-    if (which == Side::kValue && kernels.accumulate != nullptr) layout->accumulate = kernels.accumulate;
-    fill_planes(*layout->codec.grid(), which, layout->planes);
-  }
+  if (side.format == RowFormat::kHiggs4) choose_higgs4_avx512(which, layout.get());
   if (layout->codec.grid() != nullptr) layout->points = layout->codec.grid()->point(std::uint8_t{0});
   format.layout = std::move(layout);
   return format;

@@ -7,7 +7,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/check.h"
 #include "offload/row_places_kernels.h"
+#include "quantize/higgs_grid_data.h"
 #include "simd/avx512.h"
 
 #if KVARTET_HAS_AVX512
@@ -27,6 +29,7 @@ constexpr float kUnit = 1.0F / 4096.0F;
 struct Walk {
   const PlacesLayout* layout;
   const RowPlaces* places;
+  const std::uint8_t (*order)[64];
   std::size_t begin;
   std::size_t end;
 };
@@ -65,17 +68,12 @@ inline void look_up(const Planes& planes, __m512i code, std::int16_t* words, std
   _mm512_storeu_si512(words + second + kWords, _mm512_unpackhi_epi8(y_low, y_high));
 }
 
-// Where the 64 bytes of a vector find their codes; of 256 channels there are 128 codes.
-struct Order {
-  alignas(64) std::uint8_t from[2][64];
-};
-
 // Both numbers of `count` rows' codes: [row][kHalves][2][32] words, rows `stride` words apart.
 template <int kHalves>
-inline void look_rows_up(const Walk& walk, const Order& order, const std::uint8_t* tables, std::size_t first, std::size_t count,
+inline void look_rows_up(const Walk& walk, const std::uint8_t* tables, std::size_t first, std::size_t count,
                          std::int16_t* words) {
   const Planes planes = load_planes(tables);
-  const __m512i from = _mm512_load_si512(order.from[0]);
+  const __m512i from = _mm512_load_si512(walk.order[0]);
   if constexpr (kHalves == 1) {
     for (std::size_t r = 0; r < count; r += 2) {
       const std::uint8_t* const other = codes_at(walk, first + (r + 1 < count ? r + 1 : r));
@@ -90,7 +88,7 @@ inline void look_rows_up(const Walk& walk, const Order& order, const std::uint8_
       look_up(planes, code, words + r * 4 * kWords, 2 * kWords);
     }
   } else {
-    const __m512i from_second = _mm512_load_si512(order.from[1]);
+    const __m512i from_second = _mm512_load_si512(walk.order[1]);
     for (std::size_t r = 0; r < count; ++r) {
       const __m512i lower = _mm512_loadu_si512(codes_at(walk, first + r));
       const __m512i upper = _mm512_loadu_si512(codes_at(walk, first + r) + 64);
@@ -107,36 +105,36 @@ inline void look_rows_up(const Walk& walk, const Order& order, const std::uint8_
 // 2t + s has the pairs 32t + 2 * lane + s.
 enum class Turning : int { kNone, kNeighbours, kHalves };
 
-// A dot product's pair of codes becomes two blocks of 16 pairs (neighbours), or both channels of 16 pairs (halves).
-inline void order_keys(bool halves, std::size_t head_dim, Order* order) {
-  const std::size_t codes = head_dim / 2;
-  for (std::size_t b = 0; b < 128; ++b) {
-    const std::size_t vector = b / 64;
-    const std::size_t lane = b % 64 / 16 * 4 + b % 8 / 2;
-    const std::size_t half = 2 * vector + b % 16 / 8;
-    const std::size_t second = b % 2;
-    std::size_t code = 0;
-    if (codes == 32) {
-      code = 32 * (half % 2) + 16 * second + lane;  // two rows
-    } else {
-      code = halves ? codes / 2 * second + 16 * half + lane : 32 * half + 16 * second + lane;
-    }
-    order->from[vector][b % 64] = static_cast<std::uint8_t>(code % 128);
-  }
+struct Numbers32 {
+  __m512 first;
+  __m512 second;
+};
+
+// 32 numbers side by side: those in even places, then those in odd ones; and back.
+inline Numbers32 split(const float* from) {
+  const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  const __m512i odd = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+  const __m512 lower = _mm512_loadu_ps(from);
+  const __m512 upper = _mm512_loadu_ps(from + 16);
+  return {_mm512_permutex2var_ps(lower, even, upper), _mm512_permutex2var_ps(lower, odd, upper)};
+}
+
+inline void interleave(const Numbers32& numbers, float* to) {
+  const __m512i lower = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  const __m512i upper = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+  _mm512_storeu_ps(to, _mm512_permutex2var_ps(numbers.first, lower, numbers.second));
+  _mm512_storeu_ps(to + 16, _mm512_permutex2var_ps(numbers.first, upper, numbers.second));
 }
 
 // Queries as keys are ordered, [query][head_dim].
 inline void order_queries(bool halves, std::size_t head_dim, const float* q, std::size_t queries, float* ordered) {
-  const std::size_t pairs = head_dim / 2;
-  for (std::size_t k = 0; k < queries; ++k) {
-    for (std::size_t block = 0; block < pairs / 16; ++block) {
-      for (std::size_t lane = 0; lane < 16; ++lane) {
-        const std::size_t pair = halves ? block / 2 * 32 + 2 * lane + block % 2 : 16 * block + lane;
-        const float* const from = q + k * head_dim;
-        float* const to = ordered + k * head_dim + 32 * block + lane;
-        to[0] = from[halves ? pair : 2 * pair];
-        to[16] = from[halves ? pair + pairs : 2 * pair + 1];
-      }
+  for (std::size_t k = 0; k < queries; ++k, q += head_dim, ordered += head_dim) {
+    for (std::size_t c = 0; c < head_dim; c += 32) {
+      const Numbers32 numbers = split(q + c);
+      // Halves: 32 channels are one side of two blocks of pairs. Neighbours: both sides of one.
+      float* const to = halves ? ordered + (c < head_dim / 2 ? 2 * c : 2 * c - head_dim + 16) : ordered + c;
+      _mm512_store_ps(to, numbers.first);
+      _mm512_store_ps(to + (halves ? 32 : 16), numbers.second);
     }
   }
 }
@@ -289,8 +287,14 @@ struct KeyRoom {
   alignas(64) float q[kMostQueries * kMostDim];
   alignas(64) float sums[kMostQueries * kRows * 16];
   alignas(64) float scales[kRows];
-  Order order;
 };
+
+inline void clear_rest(std::size_t rows, std::size_t queries, KeyRoom* room) {
+  for (std::size_t r = rows; r < kRows; ++r) {
+    room->scales[r] = 0;
+    for (std::size_t k = 0; k < queries; ++k) _mm512_store_ps(room->sums + (k * kRows + r) * 16, _mm512_setzero_ps());
+  }
+}
 
 template <int kHalves, Turning kTurning>
 void score_chunk(const Walk& walk, std::size_t queries, float* logits, std::size_t stride, KeyRoom* room) {
@@ -304,7 +308,7 @@ void score_chunk(const Walk& walk, std::size_t queries, float* logits, std::size
       const std::byte* const codes = walk.places->rows[first + r] + walk.layout->side.at;
       room->scales[r] = scale_of(*walk.layout, codes) * (kUnit / static_cast<float>(kDim));
     }
-    look_rows_up<kHalves>(walk, room->order, walk.layout->planes, first, rows, room->words);
+    look_rows_up<kHalves>(walk, walk.layout->tables.planes[0], first, rows, room->words);
     for (std::size_t r = 0; r < rows; ++r) {
       __m512 x[4 * kHalves];
       transform<kHalves, kTurning>(room->words + r * kDim, signs, x);
@@ -312,6 +316,7 @@ void score_chunk(const Walk& walk, std::size_t queries, float* logits, std::size
         turn_key<kHalves, kTurning>(*walk.places->turns, walk.places->positions[first + r], x);
       multiply<4 * kHalves>(x, room->q, queries, room->sums + 16 * r);
     }
+    if (rows < kRows) clear_rest(rows, queries, room);
     const auto there = static_cast<__mmask16>((1U << rows) - 1);
     for (std::size_t k = 0; k < queries; ++k) {
       const __m512 sums = _mm512_mul_ps(sums_of_16(room->sums + k * 16 * kRows), _mm512_load_ps(room->scales));
@@ -332,15 +337,13 @@ void score_turned(Turning turning, const Walk& walk, std::size_t queries, float*
 void score(const TileFormat& format, const ScoreArgs& args) {
   const PlacesLayout& layout = layout_of(format);
   const RowPlaces& places = places_of(args.tile);
-  const Walk walk{&layout, &places, static_cast<std::size_t>(args.begin), static_cast<std::size_t>(args.end)};
   const std::size_t head_dim = static_cast<std::size_t>(layout.side.head_dim);
   Turning turning = Turning::kNone;
   if (layout.side.unrotated) turning = places.turns->layout() == RopeLayout::kHalves ? Turning::kHalves : Turning::kNeighbours;
   const bool halves = turning == Turning::kHalves;
+  const Walk walk{&layout, &places, layout.tables.orders[halves ? 1 : 0], static_cast<std::size_t>(args.begin),
+                  static_cast<std::size_t>(args.end)};
   KeyRoom room;
-  for (float& sum : room.sums) sum = 0;
-  for (float& scale : room.scales) scale = 0;
-  order_keys(halves, head_dim, &room.order);
   for (std::size_t r = walk.begin; r < walk.begin + kAhead; ++r) {
     prefetch_row(walk, r);
     if (turning != Turning::kNone) prefetch_turn(walk, r);
@@ -360,32 +363,18 @@ void score(const TileFormat& format, const ScoreArgs& args) {
 
 constexpr std::size_t kValueWords = 8192;  // of looked-up rows: half of the nearest cache
 
-// Widened, a vector of words becomes the numbers of 16 codes that lie side by side, and those of the next 16.
-inline void order_values(std::size_t head_dim, Order* order) {
-  for (std::size_t b = 0; b < 128; ++b) {
-    const std::size_t half = b / 64 * 2 + b % 16 / 8;
-    const std::size_t code = 32 * half + b % 8 / 4 * 16 + b % 64 / 16 * 4 + b % 4;
-    order->from[b / 64][b % 64] = static_cast<std::uint8_t>(head_dim == 64 ? code % 64 : code);
-  }
-}
-
 // out[query, 64 channels] += sum over rows of weights[query, row] * the numbers of 32 codes.
 template <int kQueries>
 inline void add_rows(const std::int16_t* words, std::size_t stride, std::size_t rows, const float* weights,
                      std::size_t weight_stride, float* out, std::size_t head_dim) {
-  const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-  const __m512i odd = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
-  const __m512i zip = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-  const __m512i zip_upper = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
   __m512 sums[kQueries][4];  // [16 codes, the next 16][first, second number]
   const __m512 widened = _mm512_set1_ps(kWidened);
   const __m512 narrowed = _mm512_set1_ps(1.0F / kWidened);
   for (std::size_t k = 0; k < kQueries; ++k) {
     for (std::size_t g = 0; g < 2; ++g) {
-      const __m512 lower = _mm512_loadu_ps(out + k * head_dim + 32 * g);
-      const __m512 upper = _mm512_loadu_ps(out + k * head_dim + 32 * g + 16);
-      sums[k][2 * g] = _mm512_mul_ps(_mm512_permutex2var_ps(lower, even, upper), widened);
-      sums[k][2 * g + 1] = _mm512_mul_ps(_mm512_permutex2var_ps(lower, odd, upper), widened);
+      const Numbers32 numbers = split(out + k * head_dim + 32 * g);
+      sums[k][2 * g] = _mm512_mul_ps(numbers.first, widened);
+      sums[k][2 * g + 1] = _mm512_mul_ps(numbers.second, widened);
     }
   }
   const __m512i zero = _mm512_setzero_si512();
@@ -404,10 +393,8 @@ inline void add_rows(const std::int16_t* words, std::size_t stride, std::size_t 
   }
   for (std::size_t k = 0; k < kQueries; ++k) {
     for (std::size_t g = 0; g < 2; ++g) {
-      const __m512 first = _mm512_mul_ps(sums[k][2 * g], narrowed);
-      const __m512 second = _mm512_mul_ps(sums[k][2 * g + 1], narrowed);
-      _mm512_storeu_ps(out + k * head_dim + 32 * g, _mm512_permutex2var_ps(first, zip, second));
-      _mm512_storeu_ps(out + k * head_dim + 32 * g + 16, _mm512_permutex2var_ps(first, zip_upper, second));
+      interleave({_mm512_mul_ps(sums[k][2 * g], narrowed), _mm512_mul_ps(sums[k][2 * g + 1], narrowed)},
+                 out + k * head_dim + 32 * g);
     }
   }
 }
@@ -416,7 +403,6 @@ struct ValueRoom {
   alignas(64) std::int16_t words[kValueWords + 2 * kWords];  // an odd last row is looked up twice
   alignas(64) float weights[4 * kBlockRows];
   alignas(64) float scales[kBlockRows];
-  Order order;
 };
 
 template <int kHalves>
@@ -425,7 +411,7 @@ void accumulate_rows(const Walk& walk, const AccumulateArgs& args, ValueRoom* ro
   constexpr std::size_t kTogether = kValueWords / kDim;
   for (std::size_t first = walk.begin; first < walk.end; first += kTogether) {
     const std::size_t rows = walk.end - first < kTogether ? walk.end - first : kTogether;
-    look_rows_up<kHalves>(walk, room->order, walk.layout->planes, first, rows, room->words);
+    look_rows_up<kHalves>(walk, walk.layout->tables.planes[0], first, rows, room->words);
     for (std::size_t r = 0; r < rows; ++r) {
       room->scales[r] = scale_of(*walk.layout, walk.places->rows[first + r] + walk.layout->side.at);
     }
@@ -452,9 +438,9 @@ void accumulate_rows(const Walk& walk, const AccumulateArgs& args, ValueRoom* ro
 
 void accumulate(const TileFormat& format, const AccumulateArgs& args) {
   const PlacesLayout& layout = layout_of(format);
-  const Walk walk{&layout, &places_of(args.tile), static_cast<std::size_t>(args.begin), static_cast<std::size_t>(args.end)};
+  const Walk walk{&layout, &places_of(args.tile), layout.tables.orders[0], static_cast<std::size_t>(args.begin),
+                  static_cast<std::size_t>(args.end)};
   ValueRoom room;
-  order_values(static_cast<std::size_t>(layout.side.head_dim), &room.order);
   if (layout.side.head_dim == 64) accumulate_rows<1>(walk, args, &room);
   if (layout.side.head_dim == 128) accumulate_rows<2>(walk, args, &room);
   if (layout.side.head_dim == 256) accumulate_rows<4>(walk, args, &room);
@@ -466,13 +452,70 @@ KVARTET_END_AVX512
 #endif
 
 namespace kvartet {
+namespace {
 
-Higgs4Kernels higgs4_kernels_avx512([[maybe_unused]] int head_dim) {
+// Of keys the numbers are sum and difference of a point's: the first stage of the transform.
+void fill_planes(const HiggsGrid& grid, Side which, std::uint8_t (*planes)[256]) {
+  for (int code = 0; code < 256; ++code) {
+    const float* const point = grid.point(static_cast<std::uint8_t>(code));
+    const float x = point[0] * kHiggsGridUnit;
+    const float y = point[1] * kHiggsGridUnit;
+    const float numbers[2] = {which == Side::kKey ? x + y : x, which == Side::kKey ? x - y : y};
+    for (int k = 0; k < 2; ++k) {
+      const auto whole = static_cast<std::int16_t>(numbers[k]);
+      KV_CHECK(static_cast<float>(whole) == numbers[k]);
+      const auto bits = static_cast<std::uint16_t>(whole);
+      planes[2 * k][code] = static_cast<std::uint8_t>(bits & 0xff);
+      planes[2 * k + 1][code] = static_cast<std::uint8_t>(bits >> 8);
+    }
+  }
+}
+
+// A vector of 64 bytes is looked up and becomes, by halves of blocks of 16 bytes, two vectors of words. With 64 channels these
+// are two rows; with 256, two vectors of bytes are a row. Of keys two neighbouring words are added and subtracted: neighbours get
+// two blocks of 16 pairs out of that, halves both sides of 16 pairs.
+void order_keys(bool halves, std::size_t head_dim, std::uint8_t (*order)[64]) {
+  const std::size_t codes = head_dim / 2;
+  for (std::size_t b = 0; b < 128; ++b) {
+    const std::size_t vector = b / 64;
+    const std::size_t lane = b % 64 / 16 * 4 + b % 8 / 2;
+    const std::size_t half = 2 * vector + b % 16 / 8;
+    const std::size_t second = b % 2;
+    std::size_t code = 0;
+    if (codes == 32) {
+      code = 32 * (half % 2) + 16 * second + lane;  // two rows
+    } else {
+      code = halves ? codes / 2 * second + 16 * half + lane : 32 * half + 16 * second + lane;
+    }
+    order[vector][b % 64] = static_cast<std::uint8_t>(code % 128);
+  }
+}
+
+// Widened, a vector of words becomes the numbers of 16 codes that lie side by side, and those of the next 16.
+void order_values(std::size_t head_dim, std::uint8_t (*order)[64]) {
+  for (std::size_t b = 0; b < 128; ++b) {
+    const std::size_t half = b / 64 * 2 + b % 16 / 8;
+    const std::size_t code = 32 * half + b % 8 / 4 * 16 + b % 64 / 16 * 4 + b % 4;
+    order[b / 64][b % 64] = static_cast<std::uint8_t>(head_dim == 64 ? code % 64 : code);
+  }
+}
+
+}  // namespace
+
+void choose_higgs4_avx512([[maybe_unused]] Side which, [[maybe_unused]] PlacesLayout* layout) {
 #if KVARTET_HAS_AVX512
-  const bool fits = head_dim == 64 || head_dim == 128 || head_dim == 256;
-  if (fits && uses_extension(SimdExtension::kVnni)) return {score, accumulate};
+  const int head_dim = layout->side.head_dim;
+  if ((head_dim != 64 && head_dim != 128 && head_dim != 256) || !uses_extension(SimdExtension::kVnni)) return;
+  fill_planes(*layout->codec.grid(), which, layout->tables.planes);
+  if (which == Side::kKey) {
+    layout->score_by_bytes = score;
+    order_keys(false, static_cast<std::size_t>(head_dim), layout->tables.orders[0]);
+    order_keys(true, static_cast<std::size_t>(head_dim), layout->tables.orders[1]);
+  } else {
+    layout->accumulate = accumulate;
+    order_values(static_cast<std::size_t>(head_dim), layout->tables.orders[0]);
+  }
 #endif
-  return {};
 }
 
 }  // namespace kvartet
