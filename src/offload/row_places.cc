@@ -49,7 +49,7 @@ HWY_INLINE void prefetch_row(const RowPlaces& places, std::size_t r, std::size_t
 HWY_INLINE void prefetch_turn(const RowPlaces& places, std::size_t r) {
   if (r >= static_cast<std::size_t>(places.count)) return;
   const float* const turn = places.turns->of(places.positions[r]);
-  for (int c = 0; c < places.turns->dims(); c += 16) __builtin_prefetch(turn + c, 0, 2);
+  for (int c = 0; c < 2 * places.turns->padded_pairs(); c += 16) __builtin_prefetch(turn + c, 0, 2);
 }
 
 // ---- keys
@@ -136,26 +136,26 @@ void score_f16_places(const TileFormat& format, const ScoreArgs& args) {
   for_query_chunks<ScoreF16Places<Narrow>>(format, args);
 }
 
-HWY_INLINE void turn_neighbours(const float* HWY_RESTRICT turn, std::size_t dims, float* HWY_RESTRICT row) {
+// `turn`: cosines, and `padded` numbers on, sines.
+HWY_INLINE void turn_neighbours(const float* HWY_RESTRICT turn, std::size_t padded, std::size_t pairs, float* HWY_RESTRICT row) {
   const Narrow d;
-  alignas(32) static constexpr float kFirst[8] = {-0.0F, 0.0F, -0.0F, 0.0F, -0.0F, 0.0F, -0.0F, 0.0F};
-  const auto sign = hn::Load(d, kFirst);
-  for (std::size_t c = 0; c < dims; c += hn::Lanes(d)) {
-    const auto x = hn::LoadU(d, row + c);
-    const auto t = hn::LoadU(d, turn + c);
-    const auto across = hn::Mul(hn::Shuffle2301(x), hn::Xor(hn::DupOdd(t), sign));
-    hn::StoreU(hn::MulAdd(x, hn::DupEven(t), across), d, row + c);
+  for (std::size_t i = 0; i < pairs; i += hn::Lanes(d)) {
+    hn::Vec<Narrow> a;
+    hn::Vec<Narrow> b;
+    hn::LoadInterleaved2(d, row + 2 * i, a, b);
+    const auto cosine = hn::LoadU(d, turn + i);
+    const auto sine = hn::LoadU(d, turn + padded + i);
+    hn::StoreInterleaved2(hn::NegMulAdd(b, sine, hn::Mul(a, cosine)), hn::MulAdd(a, sine, hn::Mul(b, cosine)), d, row + 2 * i);
   }
 }
 
-HWY_INLINE void turn_halves(const float* HWY_RESTRICT turn, std::size_t dims, float* HWY_RESTRICT row) {
+HWY_INLINE void turn_halves(const float* HWY_RESTRICT turn, std::size_t padded, std::size_t pairs, float* HWY_RESTRICT row) {
   const Narrow d;
-  const std::size_t pairs = dims / 2;
   for (std::size_t i = 0; i < pairs; i += hn::Lanes(d)) {
     const auto a = hn::LoadU(d, row + i);
     const auto b = hn::LoadU(d, row + i + pairs);
     const auto cosine = hn::LoadU(d, turn + i);
-    const auto sine = hn::LoadU(d, turn + i + pairs);
+    const auto sine = hn::LoadU(d, turn + padded + i);
     hn::StoreU(hn::NegMulAdd(b, sine, hn::Mul(a, cosine)), d, row + i);
     hn::StoreU(hn::MulAdd(a, sine, hn::Mul(b, cosine)), d, row + i + pairs);
   }
@@ -164,10 +164,11 @@ HWY_INLINE void turn_halves(const float* HWY_RESTRICT turn, std::size_t dims, fl
 HWY_INLINE void turn_row(const RowPlaces& places, std::size_t r, float* HWY_RESTRICT row) {
   const KeyTurns& turns = *places.turns;
   const float* const turn = turns.of(places.positions[r]);
-  const std::size_t dims = static_cast<std::size_t>(turns.dims());
-  if (turns.layout() == RopeLayout::kNeighbours && dims % hn::MaxLanes(Narrow()) == 0) return turn_neighbours(turn, dims, row);
-  if (turns.layout() == RopeLayout::kHalves && dims / 2 % hn::MaxLanes(Narrow()) == 0) return turn_halves(turn, dims, row);
-  turns.turn(row, places.positions[r]);
+  const std::size_t pairs = static_cast<std::size_t>(turns.dims()) / 2;
+  const std::size_t padded = static_cast<std::size_t>(turns.padded_pairs());
+  if (pairs % hn::MaxLanes(Narrow()) != 0) return turns.turn(row, places.positions[r]);
+  if (turns.layout() == RopeLayout::kNeighbours) return turn_neighbours(turn, padded, pairs, row);
+  turn_halves(turn, padded, pairs, row);
 }
 
 HWY_INLINE void decode_higgs4(const PlacesLayout& layout, const std::byte* from, float* HWY_RESTRICT row) {
@@ -352,34 +353,6 @@ HWY_EXPORT(score_decoded_places);
 HWY_EXPORT(accumulate_f16_places);
 HWY_EXPORT(accumulate_higgs4_places);
 
-KeyTurns::KeyTurns(const RopeShape& shape, int positions) : dims_(shape.dims), layout_(shape.layout), positions_(positions) {
-  // Turned by an angle, (1, 0) becomes its cosine and its sine.
-  std::vector<float> ones(static_cast<std::size_t>(dims_), 0.0F);
-  for (std::size_t i = 0; i < ones.size() / 2; ++i) ones[layout_ == RopeLayout::kNeighbours ? 2 * i : i] = 1.0F;
-  turns_.reserve(static_cast<std::size_t>(positions) * ones.size());
-  std::vector<float> turned;
-  for (int position = 0; position < positions; ++position) {
-    turned = ones;
-    RopeTurn(shape, position).apply(turned.data());
-    turns_.insert(turns_.end(), turned.begin(), turned.end());
-  }
-}
-
-void KeyTurns::turn(float* row, int position) const {
-  const bool neighbours = layout_ == RopeLayout::kNeighbours;
-  const float* const turn = of(position);
-  const int pairs = dims_ / 2;
-  for (int i = 0; i < pairs; ++i) {
-    float& a = row[neighbours ? 2 * i : i];
-    float& b = row[neighbours ? 2 * i + 1 : i + pairs];
-    const float cosine = turn[neighbours ? 2 * i : i];
-    const float sine = turn[neighbours ? 2 * i + 1 : i + pairs];
-    const float first = a * cosine - b * sine;
-    b = b * cosine + a * sine;
-    a = first;
-  }
-}
-
 namespace {
 
 // Runs `kernel`, which reads rows; false: a row could not be read.
@@ -394,8 +367,18 @@ bool reads_rows(const RowPlaces& places, const Kernel& kernel) {
   return false;
 }
 
+// If both halves of a head's dimensions turn with each other, all of them have to for the kernel that works on whole vectors.
+bool scores_by_bytes(const PlacesLayout& layout, const RowPlaces& places) {
+  if (layout.score_by_bytes == nullptr) return false;
+  if (!layout.side.unrotated || places.turns->layout() == RopeLayout::kNeighbours) return true;
+  return places.turns->dims() == layout.side.head_dim;
+}
+
 void score_places(const TileFormat& format, const ScoreArgs& args) {
-  if (reads_rows(places_of(args.tile), [&] { layout_of(format).score(format, args); })) return;
+  const PlacesLayout& layout = layout_of(format);
+  const RowPlaces& places = places_of(args.tile);
+  const auto score = scores_by_bytes(layout, places) ? layout.score_by_bytes : layout.score;
+  if (reads_rows(places, [&] { score(format, args); })) return;
   for (int query = 0; query < args.queries; ++query) {
     std::fill_n(args.logits + static_cast<std::size_t>(query) * args.logit_stride, args.end - args.begin, 0.0F);
   }
@@ -460,6 +443,7 @@ TileFormat make_places_format(const RowSide& side, Side which) {
     format.kernels.accumulate = accumulate_places;
     if (side.format == RowFormat::kHiggs4) format.kernels.finish_output = finish_higgs4;
   }
+  if (side.format == RowFormat::kHiggs4) choose_higgs4_avx512(which, layout.get());
   if (layout->codec.grid() != nullptr) layout->points = layout->codec.grid()->point(std::uint8_t{0});
   format.layout = std::move(layout);
   return format;

@@ -6,35 +6,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <span>
-#include <vector>
 
-#include "core/rope_table.h"
+#include "offload/key_turns.h"
 #include "offload/row_codec.h"
 #include "quantize/tile_format.h"
 
 namespace kvartet {
-
-// Cosines and sines of positions [0, positions), as kernels turn a whole head with them.
-class KeyTurns {
- public:
-  KeyTurns(const RopeShape& shape, int positions);
-  int positions() const { return positions_; }
-  int dims() const { return dims_; }
-  RopeLayout layout() const { return layout_; }
-  void turn(float* row, int position) const;  // one head's row, in place
-  // [dims]: a cosine and its sine by turns if neighbours turn together, else all cosines and then all sines.
-  const float* of(int position) const {
-    return turns_.data() + static_cast<std::size_t>(position) * static_cast<std::size_t>(dims_);
-  }
-
- private:
-  int dims_;
-  RopeLayout layout_;
-  int positions_;
-  std::vector<float> turns_;
-};
 
 // The tile. Rows of a mapped file may turn out unreadable while they are read: then `failed` is set, their logits are 0, and
 // what attention made of them is of no use.

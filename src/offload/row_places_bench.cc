@@ -22,10 +22,10 @@ constexpr int kChosen = 224;
 constexpr int kHeads = 90;  // together larger than any cache
 
 struct Heads {
-  explicit Heads(RowFormat format) : codec(RowCodec::create(format, kDim).value()), turns({.dims = kDim}, kTokens) {
+  Heads(RowFormat format, int heads) : codec(RowCodec::create(format, kDim).value()), turns({.dims = kDim}, kTokens) {
     const std::size_t row = 2 * codec.row_bytes();
     const std::vector<float> numbers = normals(kDim * 64, 1);
-    for (int h = 0; h < kHeads; ++h) {
+    for (int h = 0; h < heads; ++h) {
       rows.emplace_back(row * kTokens);
       for (int t = 0; t < kTokens; ++t) {
         for (std::size_t side = 0; side < 2; ++side)
@@ -53,7 +53,8 @@ struct Heads {
 
 void in_place(benchmark::State& state) {
   const bool coded = state.range(0) != 0;
-  const Heads heads(coded ? RowFormat::kHiggs4 : RowFormat::kF16);
+  const int count = static_cast<int>(state.range(1));
+  const Heads heads(coded ? RowFormat::kHiggs4 : RowFormat::kF16, count);
   const TileFormat key = make_places_format(heads.side(0, coded), Side::kKey);
   const TileFormat value = make_places_format(heads.side(heads.codec.row_bytes(), false), Side::kValue);
   std::vector<float> q = normals(kQueries * kDim, 4);
@@ -62,7 +63,7 @@ void in_place(benchmark::State& state) {
   std::vector<RowPlaces> tiles(2);
   std::size_t step = 0;
   for (auto _ : state) {
-    const auto& rows = heads.rows[step % kHeads];
+    const auto& rows = heads.rows[step % heads.rows.size()];
     const auto& chosen = heads.chosen[step % 64];
     ++step;
     for (int i = 0; i < kChosen; ++i) {
@@ -93,12 +94,12 @@ void in_place(benchmark::State& state) {
     benchmark::DoNotOptimize(out.data());
   }
 }
-BENCHMARK(in_place)->Arg(0)->Arg(1);
+BENCHMARK(in_place)->ArgsProduct({{0, 1}, {1, kHeads}});
 
 // All rows, in new tiles: what a step of tier=ram did of the rows that it had not staged already.
 void staged(benchmark::State& state) {
   const bool coded = state.range(0) != 0;
-  const Heads heads(coded ? RowFormat::kHiggs4 : RowFormat::kF16);
+  const Heads heads(coded ? RowFormat::kHiggs4 : RowFormat::kF16, kHeads);
   const RopeTable rope({.dims = kDim}, kTokens);
   const TileFormat key = make_tile_format({"f16"}, Side::kKey, kDim).value();
   const TileFormat value = make_tile_format({"f16"}, Side::kValue, kDim).value();

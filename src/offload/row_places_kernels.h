@@ -10,13 +10,27 @@ namespace kvartet {
 
 inline constexpr int kMostPlacedDim = 1024;  // a key is decoded on the stack
 
+// Of row_places_avx512.cc, for one side.
+struct Higgs4Tables {
+  // Lower bytes of the first numbers, their upper bytes, and those of the second numbers.
+  alignas(64) std::uint8_t planes[4][256] = {};
+  // Where one or two vectors of bytes find a row's codes: of keys whose neighbours turn together, and whose halves do; of
+  // values, one.
+  alignas(64) std::uint8_t orders[2][2][64] = {};
+};
+
 struct PlacesLayout {
   RowSide side;
   RowCodec codec;
   const float* points = nullptr;  // of the HIGGS grid, [256, 2]
   void (*score)(const TileFormat&, const ScoreArgs&) = nullptr;
   void (*accumulate)(const TileFormat&, const AccumulateArgs&) = nullptr;
+  void (*score_by_bytes)(const TileFormat&, const ScoreArgs&) = nullptr;  // a twin of `score`, for some tiles
+  Higgs4Tables tables = {};
 };
+
+// Chooses twins and fills their tables, if the CPU and the head allow it.
+void choose_higgs4_avx512(Side which, PlacesLayout* layout);
 
 inline const PlacesLayout& layout_of(const TileFormat& format) { return *static_cast<const PlacesLayout*>(format.layout.get()); }
 inline const RowPlaces& places_of(const std::byte* tile) { return *reinterpret_cast<const RowPlaces*>(tile); }
