@@ -22,7 +22,7 @@ constexpr std::size_t kAhead = 32;        // rows, as in row_places.cc
 constexpr std::size_t kMostQueries = 8;   // that share a decoded key
 constexpr std::size_t kMostDim = 256;     // channels
 constexpr std::size_t kWords = 32;        // numbers of 16 bits in a vector
-constexpr float kWidened = 268435456.0F;  // 2^28: unit of the grid times 2^16
+constexpr float kWidened = 268435456.0F;  // 2^28: the grid's unit and the 16 bits that widening shifts by
 constexpr float kUnit = 1.0F / 4096.0F;
 
 // What a kernel knows of one call.
