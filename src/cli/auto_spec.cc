@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
+#include <string_view>
+#include <vector>
 
 #include "cache/spec_grammar.h"
 #include "cli/command.h"
@@ -62,6 +65,7 @@ Result<AutoSpec> parse_auto(std::string_view kv) {
   spec.text = std::string(kv);
   if (kv == "auto") return spec;
   std::string_view rest = kv.substr(5);
+  std::vector<std::string_view> seen;
   do {
     const std::size_t comma = rest.find(',');
     const std::string_view part = rest.substr(0, comma);
@@ -74,6 +78,9 @@ Result<AutoSpec> parse_auto(std::string_view kv) {
     if (std::find(kKeys.begin(), kKeys.end(), key) == kKeys.end()) {
       return usage_error(fmt::format("'auto' has no key {}; {}", quoted(key), choice_hint(key, kKeys)));
     }
+    if (std::find(seen.begin(), seen.end(), key) != seen.end())
+      return usage_error(fmt::format("{} is set twice in {}; keep one", quoted(key), quoted(kv)));
+    seen.push_back(key);
     KV_TRY(set(&spec, key, std::string(part.substr(equals + 1))));
     rest.remove_prefix(comma == std::string_view::npos ? rest.size() : comma + 1);
     if (comma != std::string_view::npos && rest.empty())

@@ -336,6 +336,7 @@ Status bench(BenchFlags& flags) {
   const std::vector<AutoSpec>& wishes = asked.wishes;
   for (const std::string& task : flags.request.tasks) KV_TRY(make_task(task, flags.request.metric).status());
   flags.request.question_positions = asked_positions(flags.question_positions);
+  flags.request.essays_dir = essays_directory();
   flags.request.cancel = &interrupted();
   FileSystem& files = FileSystem::real();
   KV_ASSIGN(const EngineOptions options, engine_options(flags.model));

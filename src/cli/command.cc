@@ -76,10 +76,33 @@ Result<EngineOptions> engine_options(const ModelFlags& flags) {
 
 namespace {
 
+namespace fs = std::filesystem;
+
+// "": the variable is not set, or to nothing.
+fs::path named_models_folder() {
+  const char* dir = std::getenv("KVARTET_MODELS");
+  return dir == nullptr ? "" : dir;
+}
+
+fs::path checkout_models_folder() {
+  std::error_code ignored;
+  const fs::path self = fs::read_symlink("/proc/self/exe", ignored);
+  return self.empty() ? "" : (self.parent_path() / ".." / ".." / "models").lexically_normal();  // build/release/kvartet
+}
+
+// `name` in the first of the folders for models that has it, else "".
+std::string found_in_models(const std::string& name) {
+  std::error_code ignored;
+  for (const fs::path& folder : {named_models_folder(), fs::path("models"), checkout_models_folder()}) {
+    if (!folder.empty() && fs::exists(folder / name, ignored)) return (folder / name).string();
+  }
+  return "";
+}
+
 std::string models_there() {
   std::error_code ignored;
   std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(models_directory(), ignored)) {
+  for (const auto& entry : fs::directory_iterator(models_directory(), ignored)) {
     if (entry.path().extension() == ".gguf") names.push_back(entry.path().stem().string());
   }
   if (names.empty()) return "give the path of a GGUF file";
@@ -90,18 +113,10 @@ std::string models_there() {
 }  // namespace
 
 Result<std::string> resolve_model(const std::string& name) {
-  namespace fs = std::filesystem;
   std::error_code ignored;
   if (fs::exists(name, ignored) || name.find('/') != std::string::npos || name.find('.') != std::string::npos) return name;
-  const fs::path file = name + ".gguf";
-  std::vector<fs::path> places = {fs::path("models") / file};
-  if (const char* dir = std::getenv("KVARTET_MODELS")) places.insert(places.begin(), fs::path(dir) / file);
-  const fs::path self = fs::read_symlink("/proc/self/exe", ignored);
-  if (!self.empty()) places.push_back(self.parent_path() / ".." / ".." / "models" / file);  // build/release/kvartet
-  for (const fs::path& place : places) {
-    if (fs::exists(place, ignored)) return place.string();
-  }
   if (name.empty()) return bad_input("the model's name is empty; give -m a GGUF file or the name of one in models/");
+  if (std::string found = found_in_models(name + ".gguf"); !found.empty()) return found;
   if (name == "smollm2" || name == "gemma3-270m") {
     return bad_input(fmt::format("the model '{}' is not in {}; 'make {}' fetches it", name, models_directory(),
                                  name == "smollm2" ? "setup" : "models"));
@@ -111,12 +126,15 @@ Result<std::string> resolve_model(const std::string& name) {
 }
 
 std::string models_directory() {
-  namespace fs = std::filesystem;
-  if (const char* dir = std::getenv("KVARTET_MODELS")) return dir;
   std::error_code ignored;
-  const fs::path self = fs::read_symlink("/proc/self/exe", ignored);
-  const fs::path beside = (self.parent_path() / ".." / ".." / "models").lexically_normal();  // build/release/kvartet
-  return !self.empty() && fs::is_directory(beside, ignored) ? beside.string() : "models";
+  if (const fs::path named = named_models_folder(); !named.empty()) return named.string();
+  const fs::path beside = checkout_models_folder();
+  return !beside.empty() && fs::is_directory(beside, ignored) ? beside.string() : "models";
+}
+
+std::string essays_directory() {
+  const std::string found = found_in_models("haystack");
+  return found.empty() ? (fs::path(models_directory()) / "haystack").string() : found;
 }
 
 Result<std::vector<CacheSpec>> parse_specs(const std::vector<std::string>& texts) {

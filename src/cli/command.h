@@ -47,11 +47,14 @@ std::string usage_sentence(const CLI::App& app, const CLI::ParseError& error, co
 // Words longer than a line are broken behind commas where they have some. Ends with a newline.
 std::string wrapped(std::string_view text, std::size_t indent, std::size_t width = 120);
 
-// "smollm2" names models/smollm2.gguf, which set-up fetched; what has a dot or a slash, or is there, is a path.
+// "smollm2" names smollm2.gguf in $KVARTET_MODELS, models/ here or models/ of the checkout, where set-up puts it; what has a
+// dot or a slash, or is there, is a path.
 // kBadInput when a name names nothing.
 Result<std::string> resolve_model(const std::string& name);
 // Where models that this program writes belong: $KVARTET_MODELS, or models/ of the checkout, or models/ here.
 std::string models_directory();
+// Where the haystack's essays are: haystack/ in the first folder that resolve_model() looks into and that has one.
+std::string essays_directory();
 
 // kUsage, before anything is loaded, when one of the specs is wrong.
 Result<std::vector<CacheSpec>> parse_specs(const std::vector<std::string>& texts);

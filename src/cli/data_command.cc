@@ -46,7 +46,7 @@ std::string table_of(const std::vector<DataSetCheck>& checks) {
 }
 
 Status check(const DataFlags& flags) {
-  KV_ASSIGN(const std::vector<DataSetCheck> checks, check_data(FileSystem::real(), flags.directory));
+  KV_ASSIGN(const std::vector<DataSetCheck> checks, check_data(FileSystem::real(), flags.directory, essays_directory()));
   print(flags.json ? json_text(document_of(flags, checks)) : table_of(checks));
   int damaged = 0;
   for (const DataSetCheck& c : checks) {

@@ -88,6 +88,7 @@ Result<Texts> texts_of_task(const FidelityFlags& flags, const Engine& engine) {
   request.contexts = {flags.request.context};
   request.samples = flags.samples;
   request.data_dir = flags.data_dir;
+  request.essays_dir = essays_directory();
   request.cancel = &interrupted();
   KV_ASSIGN(const TaskSpec named, parse_task_spec(flags.task));
   if (is_record_file(named.name)) request.metric = "likelihood";  // the user's own records need one, and nothing is scored here

@@ -165,7 +165,7 @@ Status RowStore::append(int layer, std::span<const std::span<const std::byte>> r
   const LayerRowShape& shape = impl_->shape(layer);
   KV_CHECK(rows_by_head.size() == static_cast<std::size_t>(shape.kv_heads));
   for (const auto& rows : rows_by_head) KV_CHECK(rows.size() % shape.row_bytes == 0);
-  return std::move(impl_->tier->append(layer, rows_by_head)).within(fmt::format("layer {}", layer));
+  return impl_->tier->append(layer, rows_by_head);
 }
 
 Status RowStore::Impl::check_fetch(int layer, const HeadFetch& head) const {

@@ -51,6 +51,27 @@ TEST_F(Bench, ReportGivesTheSameRows) {
   EXPECT_EQ(without_decisions(again), f.json());
 }
 
+// Neither the clone's models/ nor --data: the essays are where KVARTET_MODELS says that the models are.
+TEST_F(Bench, EssaysAreFoundWhereTheModelsAre) {
+  const Arguments asked = {"bench", "-m",        model_, "--kv",      "full", "--task", "needle",   "--samples",
+                           "1",     "--context", "900",  "--threads", "1",    "-o",     out("out"), "--dry-run"};
+  std::filesystem::create_directory(folder_.path("empty"));
+  std::filesystem::create_directory(folder_.path("empty/haystack"));
+  ASSERT_EQ(setenv("KVARTET_MODELS", folder_.path().c_str(), 1), 0);
+  const Finished found = run(asked);
+  const Finished checked = run({"data", "check", folder_.path("empty"), "--json"});
+  ASSERT_EQ(setenv("KVARTET_MODELS", folder_.path("empty").c_str(), 1), 0);
+  const Finished none = run(asked);
+  std::filesystem::remove(folder_.path("empty/haystack"));
+  ASSERT_EQ(setenv("KVARTET_MODELS", folder_.path().c_str(), 1), 0);
+  const Finished without_own = run({"data", "check", folder_.path("empty"), "--json"});
+  unsetenv("KVARTET_MODELS");
+  EXPECT_TRUE(is_ok(found));
+  EXPECT_TRUE(is_refused(none, 3, folder_.path("empty/haystack") + " holds no .txt files"));
+  EXPECT_EQ(checked.json()["sets"][0]["state"], "damaged");
+  EXPECT_EQ(without_own.json()["sets"][0]["note"], "the essays in " + folder_.path("haystack") + " are used");
+}
+
 TEST_F(Bench, DryRunWritesNothing) {
   const Finished f = bench("out", {"--samples", "3", "--dry-run"});
   ASSERT_TRUE(is_ok(f));

@@ -359,6 +359,7 @@ TEST_F(PlanProgram, WrongAutoSpecsAreUsage) {
   EXPECT_TRUE(is_refused(ask("auto:for=poems"), 2, "poems"));
   EXPECT_TRUE(is_refused(ask("auto:max-loss=nan"), 2, "max-loss"));
   EXPECT_TRUE(is_refused(ask("auto:"), 2, "auto"));
+  EXPECT_TRUE(is_refused(ask("auto:for=chat,for=summary"), 2, "'for' is set twice"));
   EXPECT_TRUE(is_refused(ask("auto:memory=1M,"), 2, "comma"));
 }
 

@@ -89,6 +89,8 @@ TEST_F(TierCommand, AFullDiskEndsTheRunAndNamesTheFile) {
         run({"run", "-m", model_, "--raw", "-f", text_, "-n", "2", "--kv", "yakv:tier=" + tier, "--tier-dir", rows_},
             {.file_size = 16384});
     EXPECT_TRUE(is_refused(full, 5, rows_)) << tier;
+    EXPECT_EQ(full.err.find("yakv:"), full.err.rfind("yakv:")) << "the cache is named once: " << full.err;
+    EXPECT_EQ(full.err.find("layer "), full.err.rfind("layer ")) << full.err;
     EXPECT_TRUE(std::filesystem::is_empty(rows_));
   }
 }

@@ -29,6 +29,7 @@ Result<SampleSet> task_samples(const Task& task, const BenchmarkRequest& request
   TaskRequest wish;
   wish.seed = request.seed;
   wish.data_dir = request.data_dir;
+  wish.essays_dir = request.essays_dir;
   wish.files = &files;
   wish.count_tokens = [&](std::string_view text) -> Result<int> {  // every generator asks several times for each sample
     KV_TRY(check_cancel(request));

@@ -206,10 +206,11 @@ Status check_text2json(Checker& checker) {
   return {};
 }
 
-Status check_haystack(Checker& checker) {
+Status check_haystack(Checker& checker, const std::string& essays_dir) {
   if (!checker.exists("haystack")) {
     KV_TRY(checker.open("needle, ruler, text2json", "haystack", kHaystack).status());
-    checker.last().note = "the essays in models/haystack are used";
+    const Status essays = load_haystack(checker.files(), "", essays_dir).status();
+    checker.last().note = essays.ok() ? fmt::format("the essays in {} are used", essays_dir) : essays.message();
     return {};
   }
   KV_ASSIGN(const std::vector<std::string> names, checker.files().list(checker.directory() + "/haystack"));
@@ -222,7 +223,7 @@ Status check_haystack(Checker& checker) {
     ++check.records;
   }
   check.hash = hash_bytes(hashes);
-  if (const Result<Haystack> haystack = load_haystack(checker.files(), checker.directory()); !haystack.ok()) {
+  if (const Result<Haystack> haystack = load_haystack(checker.files(), checker.directory(), essays_dir); !haystack.ok()) {
     check.state = DataState::kDamaged;
     check.note = haystack.status().message();
   }
@@ -242,12 +243,12 @@ std::string_view data_state_name(DataState state) {
   KV_CHECK(false);
 }
 
-Result<std::vector<DataSetCheck>> check_data(FileSystem& files, const std::string& directory) {
+Result<std::vector<DataSetCheck>> check_data(FileSystem& files, const std::string& directory, const std::string& essays_dir) {
   if (!files.exists(directory)) {
     return bad_input(fmt::format("The folder {} is not there; name the one that holds longbench/, longproc/, ...", directory));
   }
   Checker checker(files, directory);
-  KV_TRY(check_haystack(checker));
+  KV_TRY(check_haystack(checker, essays_dir));
   KV_TRY(check_text2json(checker));
   KV_TRY(check_longbench(checker));
   KV_TRY(check_needlebench(checker));

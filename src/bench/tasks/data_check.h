@@ -33,7 +33,8 @@ struct DataSetCheck {
   std::vector<SkippedLine> skipped = {};
 };
 
-// Every known file, found or not, in the order of `kvartet tasks`. kBadInput: `directory` is not there; kIo: unreadable.
-Result<std::vector<DataSetCheck>> check_data(FileSystem& files, const std::string& directory);
+// Every known file, found or not, in the order of `kvartet tasks`. Without a haystack in `directory` the tasks read the essays
+// in `essays_dir`. kBadInput: `directory` is not there; kIo: unreadable.
+Result<std::vector<DataSetCheck>> check_data(FileSystem& files, const std::string& directory, const std::string& essays_dir);
 
 }  // namespace kvartet

@@ -11,7 +11,7 @@ namespace {
 class DataCheck : public TaskFixture {
  protected:
   DataSetCheck of(const std::string& path) {
-    const std::vector<DataSetCheck> checks = check_data(files_, "data").value();
+    const std::vector<DataSetCheck> checks = check_data(files_, "data", "models/haystack").value();
     const auto found = std::find_if(checks.begin(), checks.end(), [&](const DataSetCheck& c) { return c.path == path; });
     EXPECT_NE(found, checks.end()) << path;
     return found == checks.end() ? DataSetCheck{} : *found;
@@ -21,7 +21,7 @@ class DataCheck : public TaskFixture {
 constexpr const char* kRecord = R"({"input":"q","context":"c","answers":["a"],"all_classes":["a"]})";
 
 TEST_F(DataCheck, NamesEverySetFoundOrMissing) {
-  const std::vector<DataSetCheck> checks = check_data(files_, "data").value();
+  const std::vector<DataSetCheck> checks = check_data(files_, "data", "models/haystack").value();
   int longbench = 0;
   for (const DataSetCheck& c : checks) {
     longbench += c.path.starts_with("longbench/") && c.path.ends_with(".jsonl") ? 1 : 0;
@@ -30,7 +30,15 @@ TEST_F(DataCheck, NamesEverySetFoundOrMissing) {
     EXPECT_EQ(c.hash.empty(), c.state == DataState::kMissing);
   }
   EXPECT_EQ(longbench, 21);
-  EXPECT_EQ(check_data(files_, "nowhere").status().code(), Code::kBadInput);
+  EXPECT_EQ(check_data(files_, "nowhere", "models/haystack").status().code(), Code::kBadInput);
+}
+
+TEST_F(DataCheck, SaysWhichEssaysAreReadInsteadOfAHaystack) {
+  ASSERT_TRUE(files_.make_directories("bare").ok());
+  const auto haystack = [&](const std::string& essays) { return check_data(files_, "bare", essays).value().front(); };
+  EXPECT_EQ(haystack("data/haystack").state, DataState::kMissing);
+  EXPECT_EQ(haystack("data/haystack").note, "the essays in data/haystack are used");
+  EXPECT_NE(haystack("gone/haystack").note.find("gone/haystack holds no .txt files"), std::string::npos);
 }
 
 TEST_F(DataCheck, CountsRecordsAndHashesFiles) {
@@ -74,7 +82,7 @@ TEST_F(DataCheck, SaysWhatIsDamagedOrRefused) {
 TEST(DataCheckReal, TheRealFolder) {
   const char* data = std::getenv("KVARTET_DATA");
   if (data == nullptr) GTEST_SKIP() << "skipped: set KVARTET_DATA to a data folder";
-  const auto checks = check_data(FileSystem::real(), data);
+  const auto checks = check_data(FileSystem::real(), data, "models/haystack");
   ASSERT_TRUE(checks.ok()) << checks.status().message();
   for (const DataSetCheck& c : *checks) {
     EXPECT_NE(c.state, DataState::kDamaged) << c.path << ": " << c.note;

@@ -16,7 +16,7 @@ Result<SampleSet> DocumentTask::samples(const TaskRequest& request) const {
   }
   Haystack haystack;
   if (needs_haystack()) {
-    KV_ASSIGN(haystack, load_haystack(*request.files, request.data_dir));
+    KV_ASSIGN(haystack, load_haystack(*request.files, request.data_dir, request.essays_dir));
   }
   SampleSet out;
   const auto count = static_cast<std::size_t>(request.samples > 0 ? request.samples : kDefaultSamples);

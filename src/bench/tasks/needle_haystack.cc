@@ -9,8 +9,6 @@
 namespace kvartet {
 namespace {
 
-constexpr const char* kDefaultFolder = "models/haystack";
-
 bool is_space(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
 bool begins_sentence(char c) {
   return (c >= 'A' && c <= 'Z') || c == '"' || c == '(' || c == '[' || (static_cast<unsigned char>(c) & 0x80U) != 0;
@@ -24,9 +22,9 @@ std::size_t sentence_end(const std::string& text, std::size_t at) {
   return end < text.size() && is_space(text[end]) ? end : std::string::npos;
 }
 
-std::string haystack_folder(FileSystem& files, const std::string& data_dir) {
+std::string haystack_folder(FileSystem& files, const std::string& data_dir, const std::string& essays_dir) {
   if (!data_dir.empty() && files.exists(data_dir + "/haystack")) return data_dir + "/haystack";
-  return kDefaultFolder;
+  return essays_dir;
 }
 
 }  // namespace
@@ -53,8 +51,8 @@ Filler essay_filler(const Haystack& haystack, std::size_t start) {
   return {.piece = [&sentences, start](std::size_t i) { return sentences[(start + i) % sentences.size()]; }, .starts_block = {}};
 }
 
-Result<Haystack> load_haystack(FileSystem& files, const std::string& data_dir) {
-  const std::string folder = haystack_folder(files, data_dir);
+Result<Haystack> load_haystack(FileSystem& files, const std::string& data_dir, const std::string& essays_dir) {
+  const std::string folder = haystack_folder(files, data_dir, essays_dir);
   Haystack out;
   if (files.exists(folder)) {
     KV_ASSIGN(const std::vector<std::string> names, files.list(folder));

@@ -16,9 +16,9 @@ struct Haystack {
   std::vector<std::string> sentences;
 };
 
-// From `data_dir`/haystack when that exists, else from models/haystack, where set-up puts the essays.
+// From `data_dir`/haystack when that exists, else from the folder `essays_dir`.
 // kBadInput: no text there, or text that is not UTF-8.
-Result<Haystack> load_haystack(FileSystem& files, const std::string& data_dir);
+Result<Haystack> load_haystack(FileSystem& files, const std::string& data_dir, const std::string& essays_dir);
 
 // The sentences from `start` on, around the end if need be. The haystack must outlive the filler.
 Filler essay_filler(const Haystack& haystack, std::size_t start);

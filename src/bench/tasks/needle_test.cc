@@ -177,11 +177,25 @@ TEST(NeedleHaystack, CutsAtSentenceEndsOnlyAndLosesNothing) {
   EXPECT_EQ(joined, text);
 }
 
+TEST(NeedleHaystack, LooksIntoTheDataFolderFirstAndThenWhereTheModelsAre) {
+  MemoryFileSystem files;
+  for (const char* folder : {"data/haystack", "elsewhere/haystack"}) {
+    ASSERT_TRUE(files.make_directories(folder).ok());
+    put(files, std::string(folder) + "/x.txt", std::string("From ") + folder);
+  }
+  EXPECT_EQ(load_haystack(files, "data", "elsewhere/haystack").value().sentences.front(), "From data/haystack\n\n");
+  for (const char* data_dir : {"", "nowhere"})
+    EXPECT_EQ(load_haystack(files, data_dir, "elsewhere/haystack").value().sentences.front(), "From elsewhere/haystack\n\n");
+  const Status none = load_haystack(files, "", "gone/haystack").status();
+  EXPECT_EQ(none.code(), Code::kBadInput);
+  EXPECT_NE(none.message().find("gone/haystack"), std::string::npos) << none.message();
+}
+
 TEST(NeedleHaystack, RefusesTextThatIsNotUtf8) {
   MemoryFileSystem files;
   ASSERT_TRUE(files.make_directories("models/haystack").ok());
   put(files, "models/haystack/x.txt", "bad \xff text.");
-  EXPECT_EQ(load_haystack(files, "").status().code(), Code::kBadInput);
+  EXPECT_EQ(load_haystack(files, "", "models/haystack").status().code(), Code::kBadInput);
 }
 
 }  // namespace
