@@ -129,12 +129,12 @@ void feed_predictions(unsigned char choice, std::string_view text) {
 void feed_data_folder(std::string_view text) {
   MemoryFileSystem files;
   KV_CHECK(files.make_directories("data").ok());
-  const Result<std::vector<DataSetCheck>> known = check_data(files, "data");
+  const Result<std::vector<DataSetCheck>> known = check_data(files, "data", "models/haystack");
   KV_CHECK(known.ok());
   for (const DataSetCheck& set : *known) {
     if (set.path != "haystack") put(files, "data/" + set.path, text);  // that is a folder
   }
-  const Result<std::vector<DataSetCheck>> found = check_data(files, "data");
+  const Result<std::vector<DataSetCheck>> found = check_data(files, "data", "models/haystack");
   if (!found.ok()) return check_refusal(found.status());
   for (const DataSetCheck& set : *found) KV_CHECK(set.records >= 0 && set.unusable >= 0);
 }
