@@ -186,18 +186,6 @@ HWY_INLINE void widen_f16(const std::uint16_t* from, std::size_t count, float* H
   for (std::size_t c = 0; c < count; c += hn::Lanes(d)) hn::StoreU(load_f16(d, from + c), d, row + c);
 }
 
-// As for_query_chunks, of keys that are decoded already.
-template <class Kernel>
-HWY_INLINE void for_chunks(const DecodedKeys& keys, const ScoreArgs& args) {
-  std::size_t left = static_cast<std::size_t>(args.queries);
-  for (std::size_t query = 0; left > 0; query += 4, left -= left < 4 ? left : 4) {
-    if (left >= 4) Kernel::template run<4>(keys, args, query);
-    if (left == 3) Kernel::template run<3>(keys, args, query);
-    if (left == 2) Kernel::template run<2>(keys, args, query);
-    if (left == 1) Kernel::template run<1>(keys, args, query);
-  }
-}
-
 // Logits of decoded keys [rows, head_dim].
 template <class D>
 struct ScoreDecoded {
@@ -241,9 +229,9 @@ void score_decoded_places(const TileFormat& format, const ScoreArgs& args) {
     for (std::size_t r = 0; side.unrotated && r < rows; ++r) turn_row(places, first + r, numbers + r * head_dim);
     const DecodedKeys keys{numbers, rows, head_dim, first - begin};
     if (head_dim % hn::Lanes(Wide()) == 0) {
-      for_chunks<ScoreDecoded<Wide>>(keys, args);
+      for_query_chunks<ScoreDecoded<Wide>>(keys, args);
     } else {
-      for_chunks<ScoreDecoded<Narrow>>(keys, args);
+      for_query_chunks<ScoreDecoded<Narrow>>(keys, args);
     }
   }
 }

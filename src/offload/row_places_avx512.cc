@@ -7,9 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "core/check.h"
 #include "offload/row_places_kernels.h"
-#include "quantize/higgs_grid_data.h"
+#include "quantize/integer_products_avx512.h"
 #include "simd/avx512.h"
 
 #if KVARTET_HAS_AVX512
@@ -70,9 +69,8 @@ inline void look_up(const Planes& planes, __m512i code, std::int16_t* words, std
 
 // Both numbers of `count` rows' codes: [row][kHalves][2][32] words, rows `stride` words apart.
 template <int kHalves>
-inline void look_rows_up(const Walk& walk, const std::uint8_t* tables, std::size_t first, std::size_t count,
-                         std::int16_t* words) {
-  const Planes planes = load_planes(tables);
+inline void look_rows_up(const Walk& walk, std::size_t first, std::size_t count, std::int16_t* words) {
+  const Planes planes = load_planes(walk.layout->tables->planes[0]);
   const __m512i from = _mm512_load_si512(walk.order[0]);
   if constexpr (kHalves == 1) {
     for (std::size_t r = 0; r < count; r += 2) {
@@ -308,7 +306,7 @@ void score_chunk(const Walk& walk, std::size_t queries, float* logits, std::size
       const std::byte* const codes = walk.places->rows[first + r] + walk.layout->side.at;
       room->scales[r] = scale_of(*walk.layout, codes) * (kUnit / static_cast<float>(kDim));
     }
-    look_rows_up<kHalves>(walk, walk.layout->tables.planes[0], first, rows, room->words);
+    look_rows_up<kHalves>(walk, first, rows, room->words);
     for (std::size_t r = 0; r < rows; ++r) {
       __m512 x[4 * kHalves];
       transform<kHalves, kTurning>(room->words + r * kDim, signs, x);
@@ -341,7 +339,7 @@ void score(const TileFormat& format, const ScoreArgs& args) {
   Turning turning = Turning::kNone;
   if (layout.side.unrotated) turning = places.turns->layout() == RopeLayout::kHalves ? Turning::kHalves : Turning::kNeighbours;
   const bool halves = turning == Turning::kHalves;
-  const Walk walk{&layout, &places, layout.tables.orders[halves ? 1 : 0], static_cast<std::size_t>(args.begin),
+  const Walk walk{&layout, &places, layout.tables->orders[halves ? 1 : 0], static_cast<std::size_t>(args.begin),
                   static_cast<std::size_t>(args.end)};
   KeyRoom room;
   for (std::size_t r = walk.begin; r < walk.begin + kAhead; ++r) {
@@ -405,40 +403,46 @@ struct ValueRoom {
   alignas(64) float scales[kBlockRows];
 };
 
+// Rows that are looked up in `room`, from the walk's row `first` on.
+struct LookedUp {
+  std::size_t first;  // of the weights
+  std::size_t rows;
+  ValueRoom* room;
+};
+
+template <int kHalves>
+struct AddLookedUp {
+  template <int kQueries>
+  static inline void run(const LookedUp& of, const AccumulateArgs& args, std::size_t query) {
+    constexpr std::size_t kDim = 64 * kHalves;
+    float* const weights = of.room->weights;
+    for (std::size_t k = 0; k < kQueries; ++k) {
+      const float* const own = args.weights + (query + k) * args.weight_stride + of.first;
+      for (std::size_t r = 0; r < of.rows; ++r) weights[k * kBlockRows + r] = of.room->scales[r] * own[r];
+    }
+    for (std::size_t t = 0; t < kHalves; ++t) {
+      add_rows<kQueries>(of.room->words + t * 2 * kWords, kDim, of.rows, weights, kBlockRows, args.out + query * kDim + 64 * t,
+                         kDim);
+    }
+  }
+};
+
 template <int kHalves>
 void accumulate_rows(const Walk& walk, const AccumulateArgs& args, ValueRoom* room) {
-  constexpr std::size_t kDim = 64 * kHalves;
-  constexpr std::size_t kTogether = kValueWords / kDim;
+  constexpr std::size_t kTogether = kValueWords / (64 * kHalves);
   for (std::size_t first = walk.begin; first < walk.end; first += kTogether) {
     const std::size_t rows = walk.end - first < kTogether ? walk.end - first : kTogether;
-    look_rows_up<kHalves>(walk, walk.layout->tables.planes[0], first, rows, room->words);
+    look_rows_up<kHalves>(walk, first, rows, room->words);
     for (std::size_t r = 0; r < rows; ++r) {
       room->scales[r] = scale_of(*walk.layout, walk.places->rows[first + r] + walk.layout->side.at);
     }
-    std::size_t left = static_cast<std::size_t>(args.queries);
-    for (std::size_t query = 0; left > 0;) {
-      const std::size_t take = left == 5 || left == 6 ? 3 : (left < 4 ? left : 4);
-      for (std::size_t k = 0; k < take; ++k) {
-        const float* const weights = args.weights + (query + k) * args.weight_stride + (first - walk.begin);
-        for (std::size_t r = 0; r < rows; ++r) room->weights[k * kBlockRows + r] = room->scales[r] * weights[r];
-      }
-      for (std::size_t t = 0; t < kHalves; ++t) {
-        const std::int16_t* const words = room->words + t * 2 * kWords;
-        float* const out = args.out + query * kDim + 64 * t;
-        if (take == 4) add_rows<4>(words, kDim, rows, room->weights, kBlockRows, out, kDim);
-        if (take == 3) add_rows<3>(words, kDim, rows, room->weights, kBlockRows, out, kDim);
-        if (take == 2) add_rows<2>(words, kDim, rows, room->weights, kBlockRows, out, kDim);
-        if (take == 1) add_rows<1>(words, kDim, rows, room->weights, kBlockRows, out, kDim);
-      }
-      query += take;
-      left -= take;
-    }
+    vnni::for_query_chunks<AddLookedUp<kHalves>>(LookedUp{first - walk.begin, rows, room}, args);
   }
 }
 
 void accumulate(const TileFormat& format, const AccumulateArgs& args) {
   const PlacesLayout& layout = layout_of(format);
-  const Walk walk{&layout, &places_of(args.tile), layout.tables.orders[0], static_cast<std::size_t>(args.begin),
+  const Walk walk{&layout, &places_of(args.tile), layout.tables->orders[0], static_cast<std::size_t>(args.begin),
                   static_cast<std::size_t>(args.end)};
   ValueRoom room;
   if (layout.side.head_dim == 64) accumulate_rows<1>(walk, args, &room);
@@ -452,68 +456,15 @@ KVARTET_END_AVX512
 #endif
 
 namespace kvartet {
-namespace {
-
-// Of keys the numbers are sum and difference of a point's: the first stage of the transform.
-void fill_planes(const HiggsGrid& grid, Side which, std::uint8_t (*planes)[256]) {
-  for (int code = 0; code < 256; ++code) {
-    const float* const point = grid.point(static_cast<std::uint8_t>(code));
-    const float x = point[0] * kHiggsGridUnit;
-    const float y = point[1] * kHiggsGridUnit;
-    const float numbers[2] = {which == Side::kKey ? x + y : x, which == Side::kKey ? x - y : y};
-    for (int k = 0; k < 2; ++k) {
-      const auto whole = static_cast<std::int16_t>(numbers[k]);
-      KV_CHECK(static_cast<float>(whole) == numbers[k]);
-      const auto bits = static_cast<std::uint16_t>(whole);
-      planes[2 * k][code] = static_cast<std::uint8_t>(bits & 0xff);
-      planes[2 * k + 1][code] = static_cast<std::uint8_t>(bits >> 8);
-    }
-  }
-}
-
-// A vector of 64 bytes is looked up and becomes, by halves of blocks of 16 bytes, two vectors of words. With 64 channels these
-// are two rows; with 256, two vectors of bytes are a row. Of keys two neighbouring words are added and subtracted: neighbours get
-// two blocks of 16 pairs out of that, halves both sides of 16 pairs.
-void order_keys(bool halves, std::size_t head_dim, std::uint8_t (*order)[64]) {
-  const std::size_t codes = head_dim / 2;
-  for (std::size_t b = 0; b < 128; ++b) {
-    const std::size_t vector = b / 64;
-    const std::size_t lane = b % 64 / 16 * 4 + b % 8 / 2;
-    const std::size_t half = 2 * vector + b % 16 / 8;
-    const std::size_t second = b % 2;
-    std::size_t code = 0;
-    if (codes == 32) {
-      code = 32 * (half % 2) + 16 * second + lane;  // two rows
-    } else {
-      code = halves ? codes / 2 * second + 16 * half + lane : 32 * half + 16 * second + lane;
-    }
-    order[vector][b % 64] = static_cast<std::uint8_t>(code % 128);
-  }
-}
-
-// Widened, a vector of words becomes the numbers of 16 codes that lie side by side, and those of the next 16.
-void order_values(std::size_t head_dim, std::uint8_t (*order)[64]) {
-  for (std::size_t b = 0; b < 128; ++b) {
-    const std::size_t half = b / 64 * 2 + b % 16 / 8;
-    const std::size_t code = 32 * half + b % 8 / 4 * 16 + b % 64 / 16 * 4 + b % 4;
-    order[b / 64][b % 64] = static_cast<std::uint8_t>(head_dim == 64 ? code % 64 : code);
-  }
-}
-
-}  // namespace
 
 void choose_higgs4_avx512([[maybe_unused]] Side which, [[maybe_unused]] PlacesLayout* layout) {
 #if KVARTET_HAS_AVX512
-  const int head_dim = layout->side.head_dim;
-  if ((head_dim != 64 && head_dim != 128 && head_dim != 256) || !uses_extension(SimdExtension::kVnni)) return;
-  fill_planes(*layout->codec.grid(), which, layout->tables.planes);
+  if (!Higgs4Tables::exist(layout->side.head_dim) || !uses_extension(SimdExtension::kVnni)) return;
+  layout->tables = &Higgs4Tables::of(which, layout->side.head_dim);
   if (which == Side::kKey) {
     layout->score_by_bytes = score;
-    order_keys(false, static_cast<std::size_t>(head_dim), layout->tables.orders[0]);
-    order_keys(true, static_cast<std::size_t>(head_dim), layout->tables.orders[1]);
   } else {
     layout->accumulate = accumulate;
-    order_values(static_cast<std::size_t>(head_dim), layout->tables.orders[0]);
   }
 #endif
 }

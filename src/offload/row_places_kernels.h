@@ -4,20 +4,12 @@
 #include <cstring>
 
 #include "core/bfloat16.h"
+#include "offload/higgs4_tables.h"
 #include "offload/row_places.h"
 
 namespace kvartet {
 
 inline constexpr int kMostPlacedDim = 1024;  // a key is decoded on the stack
-
-// Of row_places_avx512.cc, for one side.
-struct Higgs4Tables {
-  // Lower bytes of the first numbers, their upper bytes, and those of the second numbers.
-  alignas(64) std::uint8_t planes[4][256] = {};
-  // Where one or two vectors of bytes find a row's codes: of keys whose neighbours turn together, and whose halves do; of
-  // values, one.
-  alignas(64) std::uint8_t orders[2][2][64] = {};
-};
 
 struct PlacesLayout {
   RowSide side;
@@ -26,10 +18,10 @@ struct PlacesLayout {
   void (*score)(const TileFormat&, const ScoreArgs&) = nullptr;
   void (*accumulate)(const TileFormat&, const AccumulateArgs&) = nullptr;
   void (*score_by_bytes)(const TileFormat&, const ScoreArgs&) = nullptr;  // a twin of `score`, for some tiles
-  Higgs4Tables tables = {};
+  const Higgs4Tables* tables = nullptr;                                   // of the twins
 };
 
-// Chooses twins and fills their tables, if the CPU and the head allow it.
+// Chooses twins and their tables, which all formats share, if the CPU and the head allow it.
 void choose_higgs4_avx512(Side which, PlacesLayout* layout);
 
 inline const PlacesLayout& layout_of(const TileFormat& format) { return *static_cast<const PlacesLayout*>(format.layout.get()); }

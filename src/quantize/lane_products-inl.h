@@ -135,18 +135,18 @@ struct AddPlainRows {
   }
 };
 
-// Calls Kernel::run<n>(format, args, first query) with n of 1 to 4 until every query has had its turn: as many queries as
+// Calls Kernel::run<n>(of, args, first query) with n of 1 to 4 until every query has had its turn: as many queries as
 // the registers allow share one pass over the tile.
-template <class Kernel, class Args>
-HWY_INLINE void for_query_chunks(const TileFormat& format, const Args& args) {
+template <class Kernel, class Of, class Args>
+HWY_INLINE void for_query_chunks(const Of& of, const Args& args) {
   std::size_t query = 0;
   std::size_t left = static_cast<std::size_t>(args.queries);
   while (left > 0) {
     const std::size_t take = left == 5 || left == 6 ? 3 : (left < 4 ? left : 4);
-    if (take == 4) Kernel::template run<4>(format, args, query);
-    if (take == 3) Kernel::template run<3>(format, args, query);
-    if (take == 2) Kernel::template run<2>(format, args, query);
-    if (take == 1) Kernel::template run<1>(format, args, query);
+    if (take == 4) Kernel::template run<4>(of, args, query);
+    if (take == 3) Kernel::template run<3>(of, args, query);
+    if (take == 2) Kernel::template run<2>(of, args, query);
+    if (take == 1) Kernel::template run<1>(of, args, query);
     query += take;
     left -= take;
   }
