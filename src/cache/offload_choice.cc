@@ -68,7 +68,8 @@ void OffloadLayer::score(const Step& step, int unit, Part part, OffloadScratch::
   const auto head = uz(unit / units_per_head());
   const auto of_prompt = uz(sealed_->candidates());
   static_assert(SoftmaxPieces::kRows % LandmarkIndex::kPart == 0);
-  const std::size_t step_rows = of_prompt / uz(part.count) / SoftmaxPieces::kRows * SoftmaxPieces::kRows;
+  const std::size_t border = divides ? SoftmaxPieces::kRows : LandmarkIndex::kPart;  // parts begin at multiples
+  const std::size_t step_rows = of_prompt / uz(part.count) / border * border;
   const std::size_t first = uz(part.index) * step_rows;
   const bool is_last = part.index + 1 == part.count;
   score_rows(sealed_->index(static_cast<int>(head)), first, is_last ? of_prompt - first : step_rows, first);

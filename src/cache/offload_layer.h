@@ -41,7 +41,7 @@ struct OffloadScratch {
     std::vector<std::byte> f16_rows;                           // of these, what had to be decoded
     std::vector<const std::byte*> at;                          // where rows lie
     std::vector<std::pair<std::int32_t, std::int32_t>> order;  // positions and their slots
-    SoftmaxPieces pieces;  // of `logits`
+    SoftmaxPieces pieces;                                      // of `logits`
     TopSelector top;
   };
   std::vector<Worker> workers;
