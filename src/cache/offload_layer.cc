@@ -246,8 +246,10 @@ void OffloadLayer::choose_rows(const Step& step, std::span<Status> staged) {
     if (scoring[uz(u)].fetch_sub(1) != 1) return;
     choose(u, worker, scores);
     if (lends_) {
+      Status placed = place_lent(step, u, worker);
       const std::lock_guard lock(store);
-      if (fetches.status[uz(u / units_per_fetch())].ok()) fetches.status[uz(u / units_per_fetch())] = place_lent(step, u, worker);
+      Status& status = fetches.status[uz(u / units_per_fetch())];
+      if (status.ok()) status = std::move(placed);
       return;
     }
     compare(units_[uz(u)], worker);

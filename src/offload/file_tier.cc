@@ -32,6 +32,8 @@ PageReaderOptions reading_of(const FileTierOptions& options, std::span<const Lay
 
 std::size_t write_buffer_bytes(std::span<const LayerRowShape> layers) { return std::max(kWriteBytes, largest_page(layers)); }
 
+std::string place_of(int layer) { return fmt::format("layer {}", layer); }
+
 }  // namespace
 
 std::size_t page_bytes_for(std::size_t row_bytes) { return (row_bytes + kUnit - 1) / kUnit * kUnit; }
@@ -230,7 +232,7 @@ std::shared_ptr<ReadJob> FileTier::job_for(int layer) const {
   job->page_bytes = layers_[static_cast<std::size_t>(layer)].page_bytes;
   job->row_bytes = layers_[static_cast<std::size_t>(layer)].shape.row_bytes;
   job->path = file_->path();
-  job->place = fmt::format("layer {}", layer);
+  job->place = place_of(layer);
   return job;
 }
 
@@ -296,43 +298,41 @@ Result<std::unique_ptr<PendingReads>> FileTier::begin_read(int layer, std::span<
 }
 
 // Pages that nobody has checked yet are checked first.
-Result<LentRows> FileTier::lend(int layer_index, int kv_head, std::span<const std::int32_t> rows, const std::byte** where) {
+Result<LentRows> FileTier::lend(int layer_index, int kv_head, std::span<const std::int32_t> rows, const std::byte** where) const {
   if (!lends()) return LentRows{};
   const Layer& layer = layers_[static_cast<std::size_t>(layer_index)];
   const Head& from = head(layer_index, kv_head);
   const std::size_t row_bytes = layer.shape.row_bytes;
-  const std::shared_ptr<ReadJob> unchecked = job_for(layer_index);
-  lent_at_.resize(rows.size());
+  LentRows lent{.lent = true, .traffic = {.reads = rows.size(), .bytes_read = rows.size() * row_bytes}};
+  KV_ASSIGN(lent.mapped, reader_->mapped());
+  std::shared_ptr<ReadJob> unchecked;
   std::uint64_t end = 0;
   const Run* run = nullptr;
   for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i] >= from.paged_rows) {
+      where[i] = from.tail->data() + static_cast<std::size_t>(rows[i] - from.paged_rows) * row_bytes;
+      continue;
+    }
     const int page = rows[i] / layer.page_rows;
-    if (rows[i] >= from.paged_rows) continue;
     if (run == nullptr || page >= run->first_page + run->pages) run = &run_of(from, page);
     const auto in_run = static_cast<std::size_t>(page - run->first_page);
     const std::uint64_t offset = run->offset + in_run * layer.page_bytes;
-    lent_at_[i] = offset + static_cast<std::size_t>(rows[i] % layer.page_rows) * row_bytes;
+    where[i] = lent.mapped.data() + offset + static_cast<std::size_t>(rows[i] % layer.page_rows) * row_bytes;
     end = std::max(end, offset + layer.page_bytes);
-    const bool is_listed = !unchecked->extents.empty() && unchecked->extents.back().offset == offset;
-    if (is_listed || run->marks->has(in_run)) continue;
+    if (run->marks->has(in_run)) continue;
+    if (unchecked == nullptr) unchecked = job_for(layer_index);
+    if (!unchecked->extents.empty() && unchecked->extents.back().offset == offset) continue;
     unchecked->extents.push_back({.offset = offset,
                                   .bytes = static_cast<std::uint32_t>(layer.page_bytes),
                                   .first_sum = static_cast<std::uint32_t>(unchecked->sums.size())});
     unchecked->sums.push_back(sums_of(*run->sums)[in_run]);
     unchecked->marks.push_back({run->marks.get(), static_cast<std::uint32_t>(in_run)});
   }
-  LentRows lent{.lent = true};
-  if (end != 0) {
-    auto mapped = reader_->mapped(*unchecked, end);
-    if (!mapped.ok()) return std::move(mapped).status().within(unchecked->place);
-    lent.mapped = *mapped;
+  if (end > lent.mapped.size()) return cut_short(file_->path(), lent.mapped.size(), end).within(place_of(layer_index));
+  if (unchecked != nullptr) {
+    KV_TRY(reader_->check(*unchecked).within(unchecked->place));
+    lent.traffic.bytes_read += unchecked->bytes();
   }
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    where[i] = rows[i] >= from.paged_rows ? from.tail->data() + static_cast<std::size_t>(rows[i] - from.paged_rows) * row_bytes
-                                          : lent.mapped.data() + lent_at_[i];
-  }
-  traffic_.reads += rows.size();
-  traffic_.bytes_read += rows.size() * row_bytes + unchecked->bytes();
   return lent;
 }
 

@@ -46,7 +46,7 @@ class FileTier : public RowTier {
   Status append(int layer, std::span<const std::span<const std::byte>> rows_by_head) override;
   Result<std::unique_ptr<PendingReads>> begin_read(int layer, std::span<const RowRead> reads) override;
   bool lends() const override { return options_.tier == Tier::kMmap; }
-  Result<LentRows> lend(int layer, int kv_head, std::span<const std::int32_t> rows, const std::byte** where) override;
+  Result<LentRows> lend(int layer, int kv_head, std::span<const std::int32_t> rows, const std::byte** where) const override;
   std::unique_ptr<RowTier> fork() const override;
   int rows(int layer, int kv_head) const override { return head(layer, kv_head).rows; }
   TierBytes bytes() const override;
@@ -103,7 +103,6 @@ class FileTier : public RowTier {
   Status read_index(const std::string& index);
 
   std::vector<Layer> layers_;
-  std::vector<std::uint64_t> lent_at_;  // of the rows being lent: where in the file
   std::shared_ptr<Arena> fast_;
   FileTierOptions options_;
   std::shared_ptr<RowFile> file_;

@@ -172,30 +172,6 @@ TEST_P(FileTierTest, AFileThatIsCutShortWhileInUseIsAnError) {
   }
 }
 
-// The same of rows that are lent; a page is checked before its rows are.
-TEST_P(FileTierTest, RowsOfADamagedOrShorterFileAreNotLent) {
-  keep_store("rows", 200);
-  auto store = RowStore::open_kept(folder_.file("rows"), options());
-  ASSERT_TRUE(store.ok());
-  if (!store->lends()) GTEST_SKIP() << "rows of a disk are fetched";
-  std::vector<std::int32_t> all(200);
-  for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::int32_t>(i);
-  std::vector<const std::byte*> where(all.size());
-  ASSERT_TRUE(store->lend(1, 0, all, where.data()).ok());
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    for (std::size_t b = 0; b < store->row_bytes(1); ++b) ASSERT_EQ(where[i][b], expected_byte(1, 0, all[i], b)) << i;
-  }
-  flip_bit(folder_.file("rows"), 4096 + 66);  // layer 0, row 1 of the first head
-  const auto damaged = store->lend(0, 0, std::vector<std::int32_t>{2, 100}, where.data());
-  EXPECT_EQ(damaged.status().code(), Code::kIo);
-  EXPECT_NE(damaged.status().message().find("page at byte 4096"), std::string::npos) << damaged.status().message();
-  EXPECT_TRUE(store->lend(0, 0, std::vector<std::int32_t>{100}, where.data()).ok());
-  std::filesystem::resize_file(folder_.file("rows"), 8192);
-  const auto lent = store->lend(1, 0, all, where.data());
-  EXPECT_EQ(lent.status().code(), Code::kIo);
-  EXPECT_NE(lent.status().message().find("cut short"), std::string::npos) << lent.status().message();
-}
-
 // The race that no question asked beforehand can exclude: cut and restored by another thread, all the time.
 TEST_P(FileTierTest, AFileThatIsCutShortDuringAFetchNeverEndsTheProcessNorGivesWrongRows) {
   keep_store("rows", 200);

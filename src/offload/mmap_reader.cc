@@ -32,6 +32,8 @@ class Mapping {
   std::uint64_t bytes_;
 };
 
+constexpr std::size_t kLine = 64;
+
 // Where the first damaged page is; 0 (never a page of rows): nowhere.
 std::uint64_t check_once(const ReadJob& job, const PageExtent& extent, const std::byte* base) {
   for (std::size_t page = 0; page * job.page_bytes < extent.bytes; ++page) {
@@ -44,10 +46,14 @@ std::uint64_t check_once(const ReadJob& job, const PageExtent& extent, const std
   return 0;
 }
 
-// Runs guarded: owns nothing.
+// Runs guarded: owns nothing. A page is fetched whole while the one before is checked.
 std::uint64_t check_all(const ReadJob& job, const std::byte* base) {
-  for (const PageExtent& extent : job.extents) {
-    if (const std::uint64_t damaged = check_once(job, extent, base); damaged != 0) return damaged;
+  for (std::size_t i = 0; i < job.extents.size(); ++i) {
+    if (i + 1 < job.extents.size()) {
+      const std::byte* const later = base + job.extents[i + 1].offset;
+      for (std::size_t line = 0; line < job.extents[i + 1].bytes; line += kLine) __builtin_prefetch(later + line);
+    }
+    if (const std::uint64_t damaged = check_once(job, job.extents[i], base); damaged != 0) return damaged;
   }
   return 0;
 }
@@ -55,7 +61,6 @@ std::uint64_t check_all(const ReadJob& job, const std::byte* base) {
 // The same of all that the job needs, while it copies. Runs guarded: owns nothing.
 std::uint64_t copy_rows(const ReadJob& job, const std::byte* base) {
   constexpr std::size_t kAhead = 8;
-  constexpr std::size_t kLine = 64;
   for (std::size_t i = 0; i < job.extents.size(); ++i) {
     if (i + kAhead < job.extents.size()) {
       const PageExtent& later = job.extents[i + kAhead];
@@ -75,43 +80,34 @@ class MmapReader : public PageReader {
  public:
   explicit MmapReader(RandomAccessFile& file) : file_(file) {}
 
-  void start(std::shared_ptr<ReadJob> job) override { job->finish_all(read(*job)); }
+  void start(std::shared_ptr<ReadJob> job) override { job->finish_all(read_from_map(*job, copy_rows)); }
 
   std::size_t allocated_bytes() const override { return 0; }
 
-  Result<std::span<const std::byte>> mapped(const ReadJob& job, std::uint64_t end) override {
-    KV_ASSIGN(const Mapping* mapping, read_from_map(job, end, check_all));
-    return std::span<const std::byte>(mapping->base(), mapping->size());
+  // Asked every time: a file that became shorter should say so, and not only fail.
+  Result<std::span<const std::byte>> mapped() override {
+    KV_ASSIGN(const std::uint64_t size, file_.size());
+    KV_ASSIGN(const Mapping* mapping, mapping_of(size));
+    return std::span<const std::byte>(mapping->base(), size);
   }
+
+  Status check(const ReadJob& job) override { return read_from_map(job, check_all); }
 
  private:
-  Status read(const ReadJob& job) {
+  // Lets `work` read the map, and return where a damaged page is.
+  Status read_from_map(const ReadJob& job, std::uint64_t (*work)(const ReadJob&, const std::byte*)) {
     std::uint64_t end = 0;
     for (const PageExtent& extent : job.extents) end = std::max(end, extent.offset + extent.bytes);
-    return read_from_map(job, end, copy_rows).status();
-  }
-
-  // Lets `work` read the map, and return where a damaged page is.
-  Result<const Mapping*> read_from_map(const ReadJob& job, std::uint64_t end,
-                                       std::uint64_t (*work)(const ReadJob&, const std::byte*)) {
-    // Asked every time: a file that became shorter should say so, and not only fail.
-    KV_ASSIGN(const std::uint64_t size, file_.size());
-    if (size < end) return cut_short(job, size, end);
-    KV_ASSIGN(const Mapping* mapping, mapping_of(size));
-    if (job.extents.empty()) return mapping;
+    KV_ASSIGN(const std::span<const std::byte> map, mapped());
+    if (map.size() < end) return cut_short(job.path, map.size(), end);
+    if (job.extents.empty()) return {};
     std::uint64_t damaged = 0;
-    if (!read_guarded({mapping->base(), mapping->size()}, [&] { damaged = work(job, mapping->base()); })) {
+    if (!read_guarded(map, [&] { damaged = work(job, map.data()); })) {
       KV_ASSIGN(const std::uint64_t now, file_.size());
-      if (now < end) return cut_short(job, now, end);
+      if (now < end) return cut_short(job.path, now, end);
       return io_error(fmt::format("cannot read '{}': the system could not load a page of it", job.path));
     }
-    if (damaged != 0) return job.damaged(damaged);
-    return mapping;
-  }
-
-  static Status cut_short(const ReadJob& job, std::uint64_t size, std::uint64_t end) {
-    return io_error(
-        fmt::format("cannot read '{}': it has {} bytes, but {} are needed; was it cut short while in use?", job.path, size, end));
+    return damaged != 0 ? job.damaged(damaged) : Status();
   }
 
   // A map may reach past the end of its file, and shows what is written there later: so it is made in large steps. One that has
@@ -119,7 +115,7 @@ class MmapReader : public PageReader {
   Result<const Mapping*> mapping_of(std::uint64_t size) {
     const std::lock_guard lock(mutex_);
     const std::uint64_t mapped = mappings_.empty() ? 0 : mappings_.back()->size();
-    if (size <= mapped) return mappings_.back().get();
+    if (!mappings_.empty() && size <= mapped) return mappings_.back().get();
     constexpr std::uint64_t kLeast = std::uint64_t{64} << 20;
     std::uint64_t bytes = std::max(kLeast, mapped);
     while (bytes < size) bytes *= 2;

@@ -12,6 +12,11 @@ std::uint32_t page_checksum(std::span<const std::byte> page) {
   return static_cast<std::uint32_t>(XXH3_64bits(page.data(), page.size()));
 }
 
+Status cut_short(const std::string& path, std::uint64_t size, std::uint64_t end) {
+  return io_error(
+      fmt::format("cannot read '{}': it has {} bytes, but {} are needed; was it cut short while in use?", path, size, end));
+}
+
 Status ReadJob::deliver(std::size_t i, std::span<const std::byte> data) const {
   const PageExtent& extent = extents[i];
   std::size_t checked = extent.bytes;  // the page of the row before; pages between rows concern nobody

@@ -85,6 +85,8 @@ class ReadJob {
   Status status_;
 };
 
+Status cut_short(const std::string& path, std::uint64_t size, std::uint64_t end);
+
 class PageReader {
  public:
   virtual ~PageReader() = default;                       // no job may be under way
@@ -92,11 +94,12 @@ class PageReader {
   // Until a job that was started is done. May do the work of this and other jobs; so wait here, not at the job.
   virtual Status wait(ReadJob& job) { return job.wait(); }
   virtual std::size_t allocated_bytes() const = 0;  // from the fast arena
-  // The file where it is mapped, at least `end` bytes of it, once the pages of `job` were checked; stays as long as the reader.
-  // Empty: there is no map. From any thread.
-  virtual Result<std::span<const std::byte>> mapped(const ReadJob& job, std::uint64_t end) {
-    (void)job, (void)end;
-    return std::span<const std::byte>{};
+  // The file where it is mapped, as long as it is now; stays as long as the reader. Empty: there is no map. From any thread.
+  virtual Result<std::span<const std::byte>> mapped() { return std::span<const std::byte>{}; }
+  // Checks the job's pages in the map, and marks those that are as written. From any thread.
+  virtual Status check(const ReadJob& job) {
+    (void)job;
+    return {};
   }
 };
 

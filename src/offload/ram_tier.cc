@@ -91,16 +91,14 @@ Result<std::unique_ptr<PendingReads>> RamTier::begin_read(int layer, std::span<c
   return std::unique_ptr<PendingReads>(std::make_unique<DoneReads>());
 }
 
-Result<LentRows> RamTier::lend(int layer, int kv_head, std::span<const std::int32_t> rows, const std::byte** where) {
+Result<LentRows> RamTier::lend(int layer, int kv_head, std::span<const std::int32_t> rows, const std::byte** where) const {
   const std::size_t row_bytes = layers_[static_cast<std::size_t>(layer)].shape.row_bytes;
   const Head& from = head(layer, kv_head);
   for (std::size_t i = 0; i < rows.size(); ++i) {
     where[i] =
         from.starts[static_cast<std::size_t>(rows[i] / kChunkRows)] + static_cast<std::size_t>(rows[i] % kChunkRows) * row_bytes;
   }
-  traffic_.reads += rows.size();
-  traffic_.bytes_read += rows.size() * row_bytes;
-  return LentRows{.lent = true};
+  return LentRows{.lent = true, .traffic = {.reads = rows.size(), .bytes_read = rows.size() * row_bytes}};
 }
 
 TierBytes RamTier::bytes() const {

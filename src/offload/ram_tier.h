@@ -20,7 +20,7 @@ class RamTier : public RowTier {
   Status append(int layer, std::span<const std::span<const std::byte>> rows_by_head) override;
   Result<std::unique_ptr<PendingReads>> begin_read(int layer, std::span<const RowRead> reads) override;
   bool lends() const override { return true; }
-  Result<LentRows> lend(int layer, int kv_head, std::span<const std::int32_t> rows, const std::byte** where) override;
+  Result<LentRows> lend(int layer, int kv_head, std::span<const std::int32_t> rows, const std::byte** where) const override;
   std::unique_ptr<RowTier> fork() const override { return std::make_unique<RamTier>(*this); }
   int rows(int layer, int kv_head) const override { return head(layer, kv_head).rows; }
   TierBytes bytes() const override;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <mutex>
 #include <utility>
 
 #include "offload/ram_tier.h"
@@ -67,7 +68,8 @@ void FetchTicket::wait_for_reads() const { static_cast<void>(fetch_->reads->wait
 struct RowStore::Impl {
   RowStoreOptions options;
   std::unique_ptr<RowTier> tier;
-  RowTraffic traffic;
+  RowTraffic traffic;                            // medium: of what was lent
+  std::mutex counting;                           // of what is lent, by several threads
   std::vector<std::vector<NearRows>> near_rows;  // [layers][kv_heads]; empty without a row cache
   // Of the fetch being begun; kept to save the allocations.
   std::vector<RowRead> reads;
@@ -261,7 +263,11 @@ Result<LentRows> RowStore::lend(int layer, int kv_head, std::span<const std::int
   if (!lends()) return LentRows{};
   KV_TRY(impl_->check_fetch(layer, {.kv_head = kv_head, .rows = rows}));
   KV_ASSIGN(const LentRows lent, impl_->tier->lend(layer, kv_head, rows, where));
-  if (lent.lent) impl_->count_fetched(layer, rows.size());
+  if (!lent.lent) return lent;
+  const std::lock_guard lock(impl_->counting);
+  impl_->count_fetched(layer, rows.size());
+  impl_->traffic.medium.reads += lent.traffic.reads;
+  impl_->traffic.medium.bytes_read += lent.traffic.bytes_read;
   return lent;
 }
 
@@ -324,7 +330,10 @@ RowTraffic RowStore::traffic() const {
   const TierBytes held = bytes();
   traffic.bytes_fast_resident = held.fast.allocated;
   traffic.bytes_slow_resident = held.slow.allocated;
-  traffic.medium = impl_->tier->traffic();
+  const MediumTraffic of_tier = impl_->tier->traffic();
+  traffic.medium.reads += of_tier.reads;
+  traffic.medium.bytes_read += of_tier.bytes_read;
+  traffic.medium.bytes_written = of_tier.bytes_written;
   return traffic;
 }
 

@@ -99,6 +99,7 @@ class RowStore {
 
   // The same where rows need no copy to be read, in host memory or a mapped file and without a row cache: where each of them
   // lies, for as long as the store lives and nothing is appended. Not lent: fetch them. Counts as a fetch. Errors: as above.
+  // Several threads may ask, while nothing else is called.
   bool lends() const;
   Result<LentRows> lend(int layer, int kv_head, std::span<const std::int32_t> rows, const std::byte** where);
 

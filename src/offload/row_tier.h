@@ -28,13 +28,6 @@ struct RowRead {
   std::byte* out = nullptr;  // [row_bytes of the layer]
 };
 
-// What a tier says of rows that it lends.
-struct LentRows {
-  bool lent = false;  // else they have to be read
-  std::span<const std::byte> mapped =
-      {};  // of a mapped file: rows in it are read guarded (offload/fault_guard.h), others lie in memory
-};
-
 // Bytes held in each tier. live: bytes that carry rows; allocated: with unfilled rows, page padding and tables.
 struct TierBytes {
   ByteAccount fast;
@@ -47,6 +40,14 @@ struct MediumTraffic {
   std::uint64_t reads = 0;
   std::uint64_t bytes_read = 0;
   std::uint64_t bytes_written = 0;
+};
+
+// What a tier says of rows that it lends.
+struct LentRows {
+  bool lent = false;  // else they have to be read
+  // Of a mapped file: rows in it are read guarded (offload/fault_guard.h), others lie in memory.
+  std::span<const std::byte> mapped = {};
+  MediumTraffic traffic = {};  // of this call; the tier does not count it
 };
 
 // Reads under way. Dying waits for them, so that no `out` is written to later.
@@ -68,9 +69,9 @@ class RowTier {
   virtual Result<std::unique_ptr<PendingReads>> begin_read(int layer, std::span<const RowRead> reads) = 0;
 
   // Where rows lie, if they can be read there. They stay until this tier and its forks are gone, or until something is appended
-  // here. kIo: as begin_read.
+  // here. kIo: as begin_read. Several threads may ask, while nothing else is called.
   virtual bool lends() const { return false; }
-  virtual Result<LentRows> lend(int layer, int kv_head, std::span<const std::int32_t> rows, const std::byte** where) {
+  virtual Result<LentRows> lend(int layer, int kv_head, std::span<const std::int32_t> rows, const std::byte** where) const {
     (void)layer, (void)kv_head, (void)rows, (void)where;
     return LentRows{};
   }
