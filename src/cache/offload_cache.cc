@@ -82,7 +82,6 @@ OffloadCache::OffloadCache(const OffloadCache& other)
       fast_(other.fast_),
       formats_(other.formats_),
       rope_(other.rope_),
-      turns_(other.turns_),
       far_(other.far_),
       layers_(other.layers_),
       pages_(other.pages_) {
@@ -100,24 +99,23 @@ Status OffloadCache::seal(int layer, const PromptRows& prompt, int threads, Arri
     KV_ASSIGN(RowStore made, RowStore::create(far_));
     store_.emplace(std::move(made));
   }
-  KV_TRY(layers_[uz(layer)].seal(*fast_, store_ ? &*store_ : nullptr, prompt, threads, kept));
-  if (wants_pre_rope_keys() && layers_[uz(layer)].selects()) make_turns(tokens);
-  return {};
+  if (!OffloadLayer::segments(*options_, layer, tokens).dense) KV_TRY(make_rope(tokens));
+  return layers_[uz(layer)].seal(*fast_, store_ ? &*store_ : nullptr, prompt, threads, kept);
 }
 
-// For so many positions at least.
-void OffloadCache::make_turns(int positions) {
-  if (OffloadLayer::in_place(*options_)) {
-    if (turns_ == nullptr || turns_->positions() < positions) turns_ = std::make_shared<const KeyTurns>(shape_->rope, positions);
-  } else if (rope_ == nullptr || rope_->positions() < positions) {
-    rope_ = std::make_shared<const RopeTable>(shape_->rope, positions);
-  }
+// For so many positions at least, if rows that come back have to be rotated.
+Status OffloadCache::make_rope(int positions) {
+  if (!wants_pre_rope_keys()) return {};
+  if (rope_ != nullptr && rope_->positions() >= positions) return {};
+  KV_ASSIGN(RopeTable made,
+            rope_ == nullptr ? RopeTable::create(shape_->rope, positions, *fast_) : rope_->extended(positions, *fast_));
+  rope_ = std::make_shared<const RopeTable>(std::move(made));
+  return {};
 }
 
 OffloadLayer::Step OffloadCache::step_of(int layer, MatView<const float> queries, int threads) {
   return {.queries = queries,
-          .rope = rope_.get(),
-          .turns = turns_,
+          .rope = rope_,
           .fast = fast_.get(),
           .store = &*store_,
           .scratch = &scratch_,
@@ -157,12 +155,8 @@ OffloadLayer::Leaving OffloadCache::leaving(int layer, int kept) const {
 
 Status OffloadCache::take(int layer, HeadRows<const float> keys, HeadRows<const float> values, int threads) {
   OffloadLayer& taking = layers_[uz(layer)];
-  KV_TRY(taking.take(*fast_, &*store_, shape_->rope, keys, values, threads));
-  // Rows that come back are rotated again; a longer table than is needed now is not made for every block.
-  constexpr int kMoreAngles = 1024;
-  const int angles = turns_ != nullptr ? turns_->positions() : rope_ != nullptr ? rope_->positions() : taking.far_tokens();
-  if (angles < taking.far_tokens()) make_turns(taking.far_tokens() + kMoreAngles);
-  return {};
+  KV_TRY(make_rope(taking.far_tokens() + static_cast<int>(keys.tokens)));
+  return taking.take(*fast_, &*store_, shape_->rope, keys, values, threads);
 }
 
 Status OffloadCache::attended(int layer) { return pages_.empty() && store_ ? layers_[uz(layer)].attended(&*store_) : Status(); }
@@ -195,8 +189,7 @@ bool OffloadCache::selects() const {
 Status OffloadCache::read_rows(int layer, int kv_head, std::span<const std::int32_t> positions, MatView<float> keys,
                                MatView<float> values) {
   OffloadLayer::Step step;
-  step.rope = rope_.get();
-  step.turns = turns_;
+  step.rope = rope_;
   step.store = &*store_;
   return layers_[uz(layer)].read_rows(step, kv_head, positions, keys, values);
 }
@@ -213,6 +206,7 @@ ByteAccount OffloadCache::bytes() const {
   if (store_) sum += joined(store_->bytes());
   for (const PageLayer& layer : pages_) sum += layer.bytes();
   for (const OffloadLayer& layer : layers_) sum += layer.bytes();
+  if (rope_) sum.allocated += RopeTable::bytes(shape_->rope, rope_->positions());
   return sum;
 }
 
@@ -220,6 +214,9 @@ void OffloadCache::list_state(std::vector<StateBuffer>* out) const {
   if (store_) store_->list_state("rows", out);
   for (std::size_t l = 0; l < pages_.size(); ++l) pages_[l].list_state(fmt::format("layer {}", l), out);
   for (std::size_t l = 0; l < layers_.size(); ++l) layers_[l].list_state(fmt::format("layer {} offload", l), out);
+  if (!rope_) return;
+  for (const Buffer* angles : rope_->buffers())
+    out->push_back({.name = "cosines and sines of positions", .bytes = {0, angles->size()}, .data = angles->data()});
 }
 
 ByteAccount OffloadCache::predict(const SelectOptions& options, const ModelShape& shape, int prompt, int generated) {
@@ -238,6 +235,7 @@ ByteAccount OffloadCache::predict(const SelectOptions& options, const ModelShape
   const int far = prompt + options.far_generated(generated);  // of layers that select at all
   sum += joined(predict_tier_bytes(store, far));
   if (generated > 0) sum += full_row_cache_bytes(store, far);
+  if (options.rope == KeyRope::kPre) sum.allocated += RopeTable::bytes(shape.rope, far);
   return sum;
 }
 

@@ -78,18 +78,17 @@ class OffloadCache {
  private:
   OffloadCache() = default;
   static RowStoreOptions store_options(const SelectOptions& options);
-  void make_turns(int positions);
+  Status make_rope(int positions);
   OffloadLayer::Step step_of(int layer, MatView<const float> queries, int threads);
   std::shared_ptr<const SelectOptions> options_;
   std::shared_ptr<const ModelShape> shape_;
   std::shared_ptr<Arena> fast_;
   std::shared_ptr<const std::vector<TileFormat>> formats_;  // per layer: key, value
-  std::shared_ptr<const RopeTable> rope_;                   // null until rows have to be rotated; or, with rows in place,
-  std::shared_ptr<const KeyTurns> turns_;
-  RowStoreOptions far_;               // of the store to be made
-  std::optional<RowStore> store_;     // from the first prompt on that is long enough to leave rows far
-  std::vector<OffloadLayer> layers_;  // rows far
-  std::vector<PageLayer> pages_;      // or everything near
+  std::shared_ptr<const RopeTable> rope_;                   // null until rows have to be rotated
+  RowStoreOptions far_;                                     // of the store to be made
+  std::optional<RowStore> store_;                           // from the first prompt on that is long enough to leave rows far
+  std::vector<OffloadLayer> layers_;                        // rows far
+  std::vector<PageLayer> pages_;                            // or everything near
   OffloadScratch scratch_;
   OffloadFetches fetches_[2];  // of even and odd layers: one may be on its way while the one before is waited for. After store_.
 };

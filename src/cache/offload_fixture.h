@@ -38,7 +38,7 @@ class Offloaded {
         values_(normals(tokens, 2)),
         queries_(normals(tokens * heads / kKvHeads, 3)),
         cache_(SequenceCache::create(spec_of(spec), shape_, std::move(arena), {.threads = threads}).value()) {
-    const RopeTable rope(shape_.rope, tokens);
+    const RopeTable rope = RopeTable::create(shape_.rope, tokens, *Arena::create()).value();
     for (std::size_t t = 0; t < static_cast<std::size_t>(tokens); ++t)
       for (std::size_t h = 0; h < kKvHeads; ++h) rope.rotate(post_.data() + t * kWidth + h * kDim, static_cast<int>(t));
   }

@@ -161,7 +161,7 @@ TEST(OffloadGenerated, UnrotatedKeysComeBackAtTheirAngle) {
     for (std::size_t c = 0; c < kDim; ++c) ASSERT_NEAR(keys[i * kDim + c], pre.key(positions[i], 0)[c], 4e-3) << positions[i];
 }
 
-// The point of it: near rows do not grow, and what grows are the landmarks.
+// The point of it: near rows do not grow, and what grows are the landmarks and, with rope=pre, the table of angles.
 TEST(OffloadGenerated, ALongOutputStaysBounded) {
   for (const std::string spec : {"yakv:budget=32,local=32", "select:index=higgs2x16,budget=32", "select:index=residual,budget=32",
                                  "arkvale:budget=64", "yakv:share=head", "yakv:groups=joint,dense=0"}) {
@@ -182,13 +182,17 @@ TEST(OffloadGenerated, ALongOutputStaysBounded) {
     const SelectOptions& options = *parsed.offload;
     const int near = 600 - static_cast<int>(fed.cache().selection(0, 0).candidates.size()) + options.far_generated(4000);
     EXPECT_LE(most_rows, static_cast<std::size_t>(near + 256 + 64)) << spec;
-    // Formula: rows near in f16, landmarks of all others.
+    // Formula: rows near in f16, landmarks of all others and, where these lie unrotated, their angles.
     const std::size_t before = predict_bytes(parsed, fed.shape(), 600, 256)->fast_allocated();
     const std::size_t after = predict_bytes(parsed, fed.shape(), 600, 256 + 3840)->fast_allocated();
     const ByteAccount longer =
         LandmarkIndex::bytes_of(options.index, kDim, (options.far_generated(256 + 3840)) / options.index.chunk);
     const ByteAccount shorter = LandmarkIndex::bytes_of(options.index, kDim, options.far_generated(256) / options.index.chunk);
-    EXPECT_EQ(after - before, kKvHeads * (longer.allocated - shorter.allocated)) << spec;
+    const auto angles = [&](int generated) {
+      const bool rotates = options.rope == KeyRope::kPre;
+      return rotates ? RopeTable::bytes(fed.shape().rope, 600 + options.far_generated(generated)) : 0;
+    };
+    EXPECT_EQ(after - before, kKvHeads * (longer.allocated - shorter.allocated) + angles(256 + 3840) - angles(256)) << spec;
   }
 }
 

@@ -192,7 +192,10 @@ Status OffloadLayer::take(Arena& fast, RowStore* store, const RopeShape& rope, H
   const std::vector<std::span<const std::byte>> spans(rows.begin(), rows.end());
   KV_TRY(store->append(layer_, spans));
   // Rows may have moved: until the next step chooses, attention would see the near ones only.
-  for (Unit& unit : units_) unit.placed = false;
+  for (Unit& unit : units_) {
+    unit.placed = false;
+    unit.rope.reset();
+  }
   generated_ = std::move(longer);
   far_generated_ += static_cast<int>(keys.tokens);
   return {};
@@ -300,11 +303,7 @@ Status OffloadLayer::select(const Step& step, std::span<const HeadView> kept) {
 void OffloadLayer::read_key(const Step& step, int head, std::int32_t position, const std::byte* row, float* out) const {
   sealed_->decode_key(head, position, row, out);
   if (options_->rope != KeyRope::kPre) return;
-  if (in_place_) {
-    step.turns->turn(out, position);
-  } else {
-    step.rope->rotate(out, position);
-  }
+  step.rope->rotate(out, position);
 }
 
 // Kept rows first, then the staged ones: attention does not mind the order, and the kept rows' tiles stay at their borders.

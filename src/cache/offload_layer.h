@@ -98,8 +98,7 @@ class OffloadLayer {
   // One decode step: queries [heads, head_dim] after RoPE. `kept` are the layer cache's views, the new row included.
   struct Step {
     MatView<const float> queries;
-    const RopeTable* rope = nullptr;  // for keys that lie unrotated: this, or with rows in place
-    std::shared_ptr<const KeyTurns> turns = {};
+    std::shared_ptr<const RopeTable> rope = {};  // for keys that lie unrotated
     Arena* fast = nullptr;
     RowStore* store = nullptr;
     OffloadScratch* scratch = nullptr;
@@ -137,7 +136,7 @@ class OffloadLayer {
     TileRun keys;                                // or the places of rows
     TileRun values;                              // or rows as they were written, unless they are lent
     bool placed = false;                         // places are valid
-    std::shared_ptr<const KeyTurns> turns = {};  // theirs: a longer table may be made before attention has walked them
+    std::shared_ptr<const RopeTable> rope = {};  // theirs: a longer table may be made before attention has walked them
     std::vector<std::int32_t> slots;             // position shown in each; -1: nothing yet
     std::vector<std::int32_t> chosen;            // positions of this step, ascending
     std::vector<std::int32_t> missing;           // of these, not staged

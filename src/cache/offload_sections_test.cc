@@ -151,7 +151,7 @@ std::vector<float> stored_keys(Offloaded* fed, int head, std::vector<std::int32_
 }
 
 std::vector<float> rotated(const Offloaded& fed, const std::vector<std::int32_t>& positions, int head, int shift) {
-  const RopeTable rope(fed.shape().rope, 1100);
+  const RopeTable rope = RopeTable::create(fed.shape().rope, 1100, *Arena::create()).value();
   std::vector<float> out;
   for (const std::int32_t t : positions) {
     std::vector<float> row(kDim);
@@ -182,7 +182,7 @@ TEST(OffloadSections, TRankAndTRopeAfterOfStoredKeys) {
 
 // Rotation keeps lengths: the relative error of a key is the same before and after it.
 TEST(OffloadSections, TRelErrRope) {
-  const RopeTable rope(rotating_shape().rope, 1100);
+  const RopeTable rope = RopeTable::create(rotating_shape().rope, 1100, *Arena::create()).value();
   for (const RowFormat format : {RowFormat::kHiggs4, RowFormat::kHiggs2, RowFormat::kFp8, RowFormat::kNvfp4}) {
     RowCodec codec = RowCodec::create(format, kDim).value();
     codec.fit(5);

@@ -19,7 +19,7 @@ std::size_t uz(int n) { return static_cast<std::size_t>(n); }
 
 void OffloadLayer::fill_places(const Step& step, Unit& unit, std::span<const std::byte* const> at,
                                std::span<const std::byte> mapped) const {
-  unit.turns = step.turns;
+  unit.rope = step.rope;
   for (int first = 0; first < selected_rows(); first += kBlockRows) {
     const int count = std::min(kBlockRows, selected_rows() - first);
     auto& places = *reinterpret_cast<RowPlaces*>(unit.keys.tile_of(first));
@@ -27,7 +27,7 @@ void OffloadLayer::fill_places(const Step& step, Unit& unit, std::span<const std
     std::copy_n(unit.chosen.data() + first, count, places.positions);
     places.count = count;
     places.failed = 0;
-    places.turns = unit.turns.get();
+    places.rope = unit.rope.get();
     places.mapped = mapped.empty() ? nullptr : mapped.data();
     places.mapped_bytes = mapped.size();
   }

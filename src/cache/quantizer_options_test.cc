@@ -94,7 +94,7 @@ TokenRows turned_bias(int pair) {
   rope.dims = kDim;
   rope.base = 1e6;
   rope.layout = RopeLayout::kHalves;
-  const RopeTable table(rope, 400);
+  const RopeTable table = RopeTable::create(rope, 400, *Arena::create()).value();
   TokenRows rows(400, 31);
   for (int t = 0; t < 400; ++t) {
     std::vector<float> bias(kDim, 0.0F);

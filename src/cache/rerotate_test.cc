@@ -26,7 +26,7 @@ class Turned {
   explicit Turned(const std::string& spec, RopeLayout layout = RopeLayout::kHalves,
                   std::shared_ptr<Arena> arena = Arena::create())
       : shape_(turning_shape(layout)),
-        table_(shape_.rope, kTokens),
+        table_(RopeTable::create(shape_.rope, kTokens, *Arena::create()).value()),
         rows_(kTokens, 17),
         fed_(fed_cache(spec, std::move(arena), shape_, &rows_)) {
     for (int t = 0; t < kTokens; ++t) {

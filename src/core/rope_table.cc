@@ -1,6 +1,8 @@
 #include "core/rope_table.h"
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "core/check.h"
 
@@ -53,34 +55,53 @@ void turn(float* row, RopeLayout layout, int pairs, const float* cosine, const f
 
 }  // namespace
 
-RopeTable::RopeTable(const RopeShape& shape, int positions)
-    : pairs_(shape.dims / 2), layout_(shape.layout), positions_(positions) {
+Result<RopeTable> RopeTable::create(const RopeShape& shape, int positions, Arena& arena) {
   KV_CHECK(positions >= 0);
   check_shape(shape);
-  turns_.reserve(static_cast<std::size_t>(positions) * 2 * static_cast<std::size_t>(pairs_));
+  RopeTable table;
+  table.shape_ = shape;
+  return table.extended(positions, arena);
+}
+
+Result<RopeTable> RopeTable::extended(int positions, Arena& arena) const {
+  RopeTable longer = *this;
+  const auto pairs = static_cast<std::size_t>(dims() / 2);
+  const auto padded = static_cast<std::size_t>(padded_pairs());
   std::vector<float> cosine;
   std::vector<float> sine;
-  for (int position = 0; position < positions; ++position) {
-    cosine.clear();
-    sine.clear();
-    append_angles(shape, position, &cosine, &sine);
-    turns_.insert(turns_.end(), cosine.begin(), cosine.end());
-    turns_.insert(turns_.end(), sine.begin(), sine.end());
+  while (longer.positions() < positions) {
+    KV_ASSIGN(Buffer chunk, arena.allocate(bytes(shape_, kPositions)));
+    auto* turn = reinterpret_cast<float*>(chunk.data());
+    const int first = longer.positions();
+    for (int position = first; position < first + kPositions; ++position, turn += 2 * padded) {
+      cosine.clear();
+      sine.clear();
+      append_angles(shape_, position, &cosine, &sine);
+      std::copy_n(cosine.data(), pairs, turn);
+      std::fill(turn + pairs, turn + padded, 1.0F);
+      std::copy_n(sine.data(), pairs, turn + padded);
+    }
+    longer.starts_.push_back(reinterpret_cast<const float*>(chunk.data()));
+    longer.chunks_.push_back(std::make_shared<const Buffer>(std::move(chunk)));
   }
+  return longer;
+}
+
+std::size_t RopeTable::bytes(const RopeShape& shape, int positions) {
+  const auto chunks = static_cast<std::size_t>((positions + kPositions - 1) / kPositions);
+  return chunks * kPositions * 2 * static_cast<std::size_t>(padded_pairs(shape)) * sizeof(float);
+}
+
+std::vector<const Buffer*> RopeTable::buffers() const {
+  std::vector<const Buffer*> all;
+  for (const auto& chunk : chunks_) all.push_back(chunk.get());
+  return all;
 }
 
 void RopeTable::rotate(float* row, int position) const {
-  KV_DCHECK(position >= 0 && position < positions_);
-  const float* const cosine = turns_.data() + static_cast<std::size_t>(position) * 2 * static_cast<std::size_t>(pairs_);
-  turn(row, layout_, pairs_, cosine, cosine + pairs_);
-}
-
-void RopeTable::prefetch(int position) const {
-  KV_DCHECK(position >= 0 && position < positions_);
-  constexpr std::size_t kLine = 64 / sizeof(float);
-  const std::size_t numbers = 2 * static_cast<std::size_t>(pairs_);
-  const float* const turn = turns_.data() + static_cast<std::size_t>(position) * numbers;
-  for (std::size_t i = 0; i < numbers; i += kLine) __builtin_prefetch(turn + i);
+  KV_DCHECK(position >= 0 && position < positions());
+  const float* const cosine = of(position);
+  turn(row, layout(), dims() / 2, cosine, cosine + padded_pairs());
 }
 
 RopeTurn::RopeTurn(const RopeShape& shape, int position) : layout_(shape.layout) {

@@ -2,7 +2,11 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <vector>
+
+#include "core/arena.h"
+#include "core/status.h"
 
 namespace kvartet {
 
@@ -20,19 +24,40 @@ struct RopeShape {
   std::vector<float> factors = {};  // divisors of the frequencies [dims / 2]; empty: none
 };
 
-// Sines and cosines of positions [0, positions), angles computed in f32 as the model's own graph does.
+// Cosines and sines of positions [0, positions()), angles computed in f32 as the model's own graph does. Copies share them.
 class RopeTable {
  public:
-  RopeTable(const RopeShape& shape, int positions);
-  int positions() const { return positions_; }
-  void rotate(float* row, int position) const;  // one head's row, in place
-  void prefetch(int position) const;            // rotate() will ask for it soon: positions far apart lie far apart in memory
+  static constexpr int kTogether = 16;    // pairs that kernels turn at a time
+  static constexpr int kPositions = 256;  // of one allocation
+
+  // At least so many positions. kExhausted: the arena's cap or memory.
+  static Result<RopeTable> create(const RopeShape& shape, int positions, Arena& arena);
+  Result<RopeTable> extended(int positions, Arena& arena) const;
+  static std::size_t bytes(const RopeShape& shape, int positions);  // what create() allocates
+
+  int positions() const { return kPositions * static_cast<int>(starts_.size()); }
+  int dims() const { return shape_.dims; }
+  RopeLayout layout() const { return shape_.layout; }
+  int padded_pairs() const { return padded_pairs(shape_); }  // whole multiples of kTogether: those too many do not turn
+  void rotate(float* row, int position) const;               // one head's row, in place
+  // [2][padded_pairs]: cosines, then sines.
+  const float* of(int position) const {
+    const auto at = static_cast<std::size_t>(position);
+    return starts_[at / kPositions] + at % kPositions * 2 * static_cast<std::size_t>(padded_pairs());
+  }
+  // of() will be asked for it soon: positions far apart lie far apart in memory.
+  void prefetch(int position) const {
+    constexpr int kLine = 64 / sizeof(float);
+    const float* const turn = of(position);
+    for (int i = 0; i < 2 * padded_pairs(); i += kLine) __builtin_prefetch(turn + i, 0, 2);
+  }
+  std::vector<const Buffer*> buffers() const;
 
  private:
-  int pairs_;
-  RopeLayout layout_;
-  int positions_;
-  std::vector<float> turns_;  // [positions][2][pairs]: cosines, then sines
+  static int padded_pairs(const RopeShape& shape) { return (shape.dims / 2 + kTogether - 1) / kTogether * kTogether; }
+  RopeShape shape_;
+  std::vector<std::shared_ptr<const Buffer>> chunks_;  // [kPositions][2][padded_pairs]
+  std::vector<const float*> starts_;                   // of the chunks
 };
 
 // The rotation by one position, for a few rows and positions that need no table.

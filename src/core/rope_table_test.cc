@@ -18,7 +18,7 @@ double dot(const std::vector<float>& a, const std::vector<float>& b) {
 
 TEST(RopeTable, HalfSplitByHand) {
   const RopeShape shape{.dims = 4, .base = 10000, .scale = 1, .layout = RopeLayout::kHalves};
-  const RopeTable table(shape, 8);
+  const RopeTable table = RopeTable::create(shape, 8, *Arena::create()).value();
   std::vector<float> x = {1, 2, 3, 4, 9};  // the fifth channel does not turn
   table.rotate(x.data(), 5);
   const double a = 5;         // angle of the first pair: position * base^0
@@ -32,7 +32,7 @@ TEST(RopeTable, HalfSplitByHand) {
 
 TEST(RopeTable, NeighboursFactorsAndScale) {
   const RopeShape shape{.dims = 4, .base = 10000, .scale = 0.5, .layout = RopeLayout::kNeighbours, .factors = {1, 8}};
-  const RopeTable table(shape, 8);
+  const RopeTable table = RopeTable::create(shape, 8, *Arena::create()).value();
   std::vector<float> x = {1, 2, 3, 4};
   table.rotate(x.data(), 4);
   const double a = 4 * 0.5;
@@ -44,7 +44,8 @@ TEST(RopeTable, NeighboursFactorsAndScale) {
 
 TEST(RopeTable, KeepsNormsAndRelativePositions) {
   for (const RopeLayout layout : {RopeLayout::kHalves, RopeLayout::kNeighbours}) {
-    const RopeTable table({.dims = 64, .base = 10000, .scale = 1, .layout = layout}, 300);
+    const RopeTable table =
+        RopeTable::create({.dims = 64, .base = 10000, .scale = 1, .layout = layout}, 300, *Arena::create()).value();
     const std::vector<float> q = normals(64, 1);
     const std::vector<float> k = normals(64, 2);
     const auto at = [&](std::vector<float> x, int position) {
@@ -60,7 +61,7 @@ TEST(RopeTable, KeepsNormsAndRelativePositions) {
 
 TEST(RopeTurn, IsOneRowOfTheTable) {
   const RopeShape shape{.dims = 64, .base = 10000, .scale = 0.5, .layout = RopeLayout::kHalves};
-  const RopeTable table(shape, 300);
+  const RopeTable table = RopeTable::create(shape, 300, *Arena::create()).value();
   for (const int position : {0, 1, 299}) {
     std::vector<float> by_table = normals(64, 3);
     std::vector<float> by_turn = by_table;
@@ -68,6 +69,36 @@ TEST(RopeTurn, IsOneRowOfTheTable) {
     RopeTurn(shape, position).apply(by_turn.data());
     EXPECT_EQ(by_turn, by_table);
   }
+}
+
+TEST(RopeTable, ALongerTableSharesWhatIsThere) {
+  const RopeShape shape{.dims = 40};  // 20 pairs: padded to 32
+  const auto arena = Arena::create();
+  const RopeTable one = RopeTable::create(shape, 1, *arena).value();
+  EXPECT_EQ(one.positions(), RopeTable::kPositions);
+  EXPECT_EQ(one.padded_pairs(), 32);
+  EXPECT_EQ(arena->allocated_bytes(), RopeTable::bytes(shape, 1));
+  const RopeTable longer = one.extended(RopeTable::kPositions + 1, *arena).value();
+  EXPECT_EQ(longer.positions(), 2 * RopeTable::kPositions);
+  EXPECT_EQ(longer.of(7), one.of(7));
+  EXPECT_EQ(arena->allocated_bytes(), RopeTable::bytes(shape, RopeTable::kPositions + 1));
+  for (const int position : {0, 255, 256, 511}) {
+    std::vector<float> row = normals(40, 3);
+    std::vector<float> expected = row;
+    longer.rotate(row.data(), position);
+    RopeTurn(shape, position).apply(expected.data());
+    EXPECT_EQ(row, expected) << position;
+    for (std::size_t i = 20; i < 32; ++i) {  // what is too many turns by nothing
+      EXPECT_EQ(longer.of(position)[i], 1.0F);
+      EXPECT_EQ(longer.of(position)[32 + i], 0.0F);
+    }
+  }
+}
+
+TEST(RopeTable, AFullArenaIsTold) {
+  const auto arena = Arena::create(1000);
+  EXPECT_EQ(RopeTable::create({.dims = 64}, 8, *arena).status().code(), Code::kExhausted);
+  EXPECT_EQ(arena->allocated_bytes(), 0U);
 }
 
 }  // namespace

@@ -48,8 +48,7 @@ HWY_INLINE void prefetch_row(const RowPlaces& places, std::size_t r, std::size_t
 
 HWY_INLINE void prefetch_turn(const RowPlaces& places, std::size_t r) {
   if (r >= static_cast<std::size_t>(places.count)) return;
-  const float* const turn = places.turns->of(places.positions[r]);
-  for (int c = 0; c < 2 * places.turns->padded_pairs(); c += 16) __builtin_prefetch(turn + c, 0, 2);
+  places.rope->prefetch(places.positions[r]);
 }
 
 // ---- keys
@@ -162,12 +161,12 @@ HWY_INLINE void turn_halves(const float* HWY_RESTRICT turn, std::size_t padded, 
 }
 
 HWY_INLINE void turn_row(const RowPlaces& places, std::size_t r, float* HWY_RESTRICT row) {
-  const KeyTurns& turns = *places.turns;
-  const float* const turn = turns.of(places.positions[r]);
-  const std::size_t pairs = static_cast<std::size_t>(turns.dims()) / 2;
-  const std::size_t padded = static_cast<std::size_t>(turns.padded_pairs());
-  if (pairs % hn::MaxLanes(Narrow()) != 0) return turns.turn(row, places.positions[r]);
-  if (turns.layout() == RopeLayout::kNeighbours) return turn_neighbours(turn, padded, pairs, row);
+  const RopeTable& rope = *places.rope;
+  const float* const turn = rope.of(places.positions[r]);
+  const std::size_t pairs = static_cast<std::size_t>(rope.dims()) / 2;
+  const std::size_t padded = static_cast<std::size_t>(rope.padded_pairs());
+  if (pairs % hn::MaxLanes(Narrow()) != 0) return rope.rotate(row, places.positions[r]);
+  if (rope.layout() == RopeLayout::kNeighbours) return turn_neighbours(turn, padded, pairs, row);
   turn_halves(turn, padded, pairs, row);
 }
 
@@ -358,8 +357,8 @@ bool reads_rows(const RowPlaces& places, const Kernel& kernel) {
 // If both halves of a head's dimensions turn with each other, all of them have to for the kernel that works on whole vectors.
 bool scores_by_bytes(const PlacesLayout& layout, const RowPlaces& places) {
   if (layout.score_by_bytes == nullptr) return false;
-  if (!layout.side.unrotated || places.turns->layout() == RopeLayout::kNeighbours) return true;
-  return places.turns->dims() == layout.side.head_dim;
+  if (!layout.side.unrotated || places.rope->layout() == RopeLayout::kNeighbours) return true;
+  return places.rope->dims() == layout.side.head_dim;
 }
 
 void score_places(const TileFormat& format, const ScoreArgs& args) {
@@ -390,7 +389,7 @@ void decode_rows(const TileFormat& format, const RowPlaces& places, int begin, i
   for (int r = begin; r < end; ++r) {
     float* const row = out.row(static_cast<std::size_t>(r - begin));
     layout.codec.decode(places.rows[r] + layout.side.at, row);
-    if (layout.side.unrotated) places.turns->turn(row, places.positions[r]);
+    if (layout.side.unrotated) places.rope->rotate(row, places.positions[r]);
   }
 }
 

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "offload/key_turns.h"
+#include "core/rope_table.h"
 #include "offload/row_codec.h"
 #include "quantize/tile_format.h"
 
@@ -20,7 +20,7 @@ struct RowPlaces {
   std::int32_t positions[kBlockRows];
   std::int32_t count;
   mutable std::uint32_t failed;
-  const KeyTurns* turns;    // null: keys lie rotated
+  const RopeTable* rope;    // null: keys lie rotated
   const std::byte* mapped;  // the map that rows may lie in; null: all lie in memory
   std::size_t mapped_bytes;
 };

@@ -202,9 +202,9 @@ inline void turn_block(__m512 cosine, __m512 sine, __m512* x) {
 }
 
 template <int kHalves, Turning kTurning>
-inline void turn_key(const KeyTurns& turns, std::int32_t position, __m512* x) {
-  const float* const cosines = turns.of(position);
-  const std::size_t padded = static_cast<std::size_t>(turns.padded_pairs());
+inline void turn_key(const RopeTable& rope, std::int32_t position, __m512* x) {
+  const float* const cosines = rope.of(position);
+  const std::size_t padded = static_cast<std::size_t>(rope.padded_pairs());
   const float* const sines = cosines + padded;
   const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
   const __m512i odd = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
@@ -260,10 +260,7 @@ inline void prefetch_row(const Walk& walk, std::size_t r) {
 
 inline void prefetch_turn(const Walk& walk, std::size_t r) {
   if (r >= static_cast<std::size_t>(walk.places->count)) return;
-  const KeyTurns& turns = *walk.places->turns;
-  const float* const turn = turns.of(walk.places->positions[r]);
-  for (std::size_t c = 0; c < 2 * static_cast<std::size_t>(turns.padded_pairs()); c += 16)
-    _mm_prefetch(reinterpret_cast<const char*>(turn + c), _MM_HINT_T1);
+  walk.places->rope->prefetch(walk.places->positions[r]);
 }
 
 // Products of one key with all queries, summed as far as a vector.
@@ -311,7 +308,7 @@ void score_chunk(const Walk& walk, std::size_t queries, float* logits, std::size
       __m512 x[4 * kHalves];
       transform<kHalves, kTurning>(room->words + r * kDim, signs, x);
       if constexpr (kTurning != Turning::kNone)
-        turn_key<kHalves, kTurning>(*walk.places->turns, walk.places->positions[first + r], x);
+        turn_key<kHalves, kTurning>(*walk.places->rope, walk.places->positions[first + r], x);
       multiply<4 * kHalves>(x, room->q, queries, room->sums + 16 * r);
     }
     if (rows < kRows) clear_rest(rows, queries, room);
@@ -337,7 +334,7 @@ void score(const TileFormat& format, const ScoreArgs& args) {
   const RowPlaces& places = places_of(args.tile);
   const std::size_t head_dim = static_cast<std::size_t>(layout.side.head_dim);
   Turning turning = Turning::kNone;
-  if (layout.side.unrotated) turning = places.turns->layout() == RopeLayout::kHalves ? Turning::kHalves : Turning::kNeighbours;
+  if (layout.side.unrotated) turning = places.rope->layout() == RopeLayout::kHalves ? Turning::kHalves : Turning::kNeighbours;
   const bool halves = turning == Turning::kHalves;
   const Walk walk{&layout, &places, layout.tables->orders[halves ? 1 : 0], static_cast<std::size_t>(args.begin),
                   static_cast<std::size_t>(args.end)};

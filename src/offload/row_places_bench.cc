@@ -22,7 +22,9 @@ constexpr int kChosen = 224;
 constexpr int kHeads = 90;  // together larger than any cache
 
 struct Heads {
-  Heads(RowFormat format, int heads) : codec(RowCodec::create(format, kDim).value()), turns({.dims = kDim}, kTokens) {
+  Heads(RowFormat format, int heads)
+      : codec(RowCodec::create(format, kDim).value()),
+        rope(RopeTable::create({.dims = kDim}, kTokens, *Arena::create()).value()) {
     const std::size_t row = 2 * codec.row_bytes();
     const std::vector<float> numbers = normals(kDim * 64, 1);
     for (int h = 0; h < heads; ++h) {
@@ -46,7 +48,7 @@ struct Heads {
     return {.format = codec.format(), .head_dim = kDim, .at = at, .row_bytes = 2 * codec.row_bytes(), .unrotated = unrotated};
   }
   RowCodec codec;
-  KeyTurns turns;
+  RopeTable rope;
   std::vector<std::vector<std::byte>> rows;
   std::vector<std::vector<std::int32_t>> chosen;
 };
@@ -72,7 +74,7 @@ void in_place(benchmark::State& state) {
           rows.data() + static_cast<std::size_t>(chosen[static_cast<std::size_t>(i)]) * 2 * heads.codec.row_bytes();
       places.positions[i % kBlockRows] = chosen[static_cast<std::size_t>(i)];
       places.count = i % kBlockRows + 1;
-      places.turns = &heads.turns;
+      places.rope = &heads.rope;
     }
     for (const RowPlaces& places : tiles) {
       const auto* const tile = reinterpret_cast<const std::byte*>(&places);
@@ -100,7 +102,7 @@ BENCHMARK(in_place)->ArgsProduct({{0, 1}, {1, kHeads}});
 void staged(benchmark::State& state) {
   const bool coded = state.range(0) != 0;
   const Heads heads(coded ? RowFormat::kHiggs4 : RowFormat::kF16, kHeads);
-  const RopeTable rope({.dims = kDim}, kTokens);
+  const RopeTable rope = RopeTable::create({.dims = kDim}, kTokens, *Arena::create()).value();
   const TileFormat key = make_tile_format({"f16"}, Side::kKey, kDim).value();
   const TileFormat value = make_tile_format({"f16"}, Side::kValue, kDim).value();
   std::vector<float> q = normals(kQueries * kDim, 4);

@@ -181,8 +181,8 @@ TEST_P(RowPlacesTest, UnrotatedKeysAreTurned) {
         for (const int dims : {dim, dim / 2, 4}) {  // some models turn a part of a head
           Rows rows(format, RowFormat::kF16, dim, kRows);
           const RopeShape rope = rope_of(dims, layout);
-          const KeyTurns turns(rope, 17 * kRows + 3);
-          rows.places.turns = &turns;
+          const RopeTable turns = RopeTable::create(rope, 17 * kRows + 3, *Arena::create()).value();
+          rows.places.rope = &turns;
           const TileFormat key = make_places_format(rows.side(Side::kKey, true), Side::kKey);
           for (const int queries : {1, 3, 4, 7, 9}) expect_scores(rows, key, &rope, queries, 2, kRows);
           std::vector<float> decoded(kRows * uz(dim));
@@ -205,8 +205,8 @@ TEST_P(RowPlacesTest, ARowsLogitsDoNotDependOnItsRange) {
   const ScopedSimdTarget scoped(GetParam());
   for (const int dim : {64, 128, 256}) {
     Rows rows(RowFormat::kHiggs4, RowFormat::kHiggs4, dim, 100);
-    const KeyTurns turns(rope_of(dim, RopeLayout::kHalves), 17 * 100 + 3);
-    rows.places.turns = &turns;
+    const RopeTable turns = RopeTable::create(rope_of(dim, RopeLayout::kHalves), 17 * 100 + 3, *Arena::create()).value();
+    rows.places.rope = &turns;
     const TileFormat key = make_places_format(rows.side(Side::kKey, true), Side::kKey);
     const std::vector<float> q = normals(3 * uz(dim), 2);
     const auto score = [&](int begin, int end, float* logits) {

@@ -28,7 +28,9 @@ constexpr int kMostPlaces = 400;
 class ByPlaceReference {
  public:
   explicit ByPlaceReference(Transformer& transformer)
-      : transformer_(transformer), shape_(transformer.shape()), table_(shape_.rope, kMostPlaces) {
+      : transformer_(transformer),
+        shape_(transformer.shape()),
+        table_(RopeTable::create(shape_.rope, kMostPlaces, *Arena::create()).value()) {
     keys_.resize(shape_.layers.size());
     values_.resize(shape_.layers.size());
   }
