@@ -2,12 +2,11 @@
 #include <utility>
 
 #include "core/check.h"
+#include "core/uz.h"
 #include "model/forward.h"
 
 namespace kvartet {
 namespace {
-
-std::size_t uz(int n) { return static_cast<std::size_t>(n); }
 
 MatView<float> resized(std::vector<float>* storage, std::size_t rows, std::size_t cols) {
   storage->resize(rows * cols);

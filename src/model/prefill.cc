@@ -8,6 +8,7 @@
 
 #include "core/check.h"
 #include "core/counted.h"
+#include "core/uz.h"
 #include "model/forward.h"
 
 namespace kvartet {
@@ -15,8 +16,6 @@ namespace {
 
 // Below this many rows converting a layer's weights costs more than it saves (ggml multiplies the stored ones as they are).
 constexpr int kFewRows = 24;
-
-std::size_t uz(int n) { return static_cast<std::size_t>(n); }
 
 // An owned [rows, cols] matrix of f32.
 struct Matrix {
