@@ -14,6 +14,7 @@
 #include "core/clock.h"
 #include "core/parallel_for.h"
 #include "core/rng.h"
+#include "core/uz.h"
 #include "quantize/tile_format.h"
 #include "simd/avx512.h"
 #include "simd/compute_rate.h"
@@ -42,8 +43,6 @@ namespace {
 constexpr int kHeads = 9;
 constexpr int kKvHeads = 3;
 constexpr int kHeadDim = 64;
-
-std::size_t uz(int i) { return static_cast<std::size_t>(i); }
 
 std::vector<float> random_floats(std::size_t count, std::uint64_t stream) {
   Rng rng(1, stream);

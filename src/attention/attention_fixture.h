@@ -17,12 +17,11 @@
 #include "core/check.h"
 #include "core/matrix.h"
 #include "core/rng.h"
+#include "core/uz.h"
 #include "quantize/tile_format.h"
 #include "simd/targets.h"
 
 namespace kvartet {
-
-inline std::size_t uz(int i) { return static_cast<std::size_t>(i); }
 
 inline std::vector<float> random_rows(std::size_t count, double scale, std::uint64_t stream) {
   Rng rng(7, stream);

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "attention/packed_queries.h"
+#include "core/uz.h"
 #include "simd/avx512.h"
 
 #if KVARTET_HAS_AVX512
@@ -21,8 +22,6 @@ constexpr std::size_t kBlock = kPrefillBlock;
 constexpr std::size_t kPairBytes = 4;
 constexpr std::size_t kWeightRow = kBlock * 2;  // bytes
 static_assert(kBlock % kPanel == 0);
-
-KVARTET_INLINE std::size_t uz(int i) { return static_cast<std::size_t>(i); }
 
 KVARTET_INLINE __mmask16 first_lanes(std::size_t count) {
   return count < kVector ? static_cast<__mmask16>((1U << count) - 1U) : static_cast<__mmask16>(0xffff);

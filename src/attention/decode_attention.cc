@@ -9,6 +9,7 @@
 #include "attention/attention_kernels.h"
 #include "core/check.h"
 #include "core/parallel_for.h"
+#include "core/uz.h"
 
 namespace kvartet {
 namespace {
@@ -17,8 +18,6 @@ constexpr int kChunkQueries = 16;  // queries that pass over a block together: t
 constexpr std::size_t kBlock = kBlockRows;
 // Below this many multiply-adds waking a second thread costs more than it saves.
 constexpr double kSerialWork = 64.0 * 1024;
-
-std::size_t uz(int i) { return static_cast<std::size_t>(i); }
 
 std::size_t partial_floats(const AttentionTask& task) {
   return AlignedScratch::padded(uz(task.queries) * uz(task.head_dim)) + 2 * AlignedScratch::padded(uz(task.queries));

@@ -16,6 +16,7 @@
 #include "core/clock.h"
 #include "core/normals_fixture.h"
 #include "core/parallel_for.h"
+#include "core/uz.h"
 #include "quantize/tile_format.h"
 #include "simd/targets.h"
 
@@ -36,8 +37,6 @@ struct Shape {
 constexpr Shape kShapes[] = {{"smollm2", 30, 3, 3, 64, 7168},
                              {"llama-3.2-1b", 16, 8, 4, 64, 32768},
                              {"head_dim_128", 4, 8, 4, 128, 32768}};  // four layers of Llama-3.1-8B
-
-std::size_t uz(int i) { return static_cast<std::size_t>(i); }
 
 // All tiles of one side: those of the first head are encoded, the others are its copies.
 class SideTiles {

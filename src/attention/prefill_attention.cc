@@ -9,6 +9,7 @@
 #include "attention/softmax_partial.h"
 #include "core/check.h"
 #include "core/parallel_for.h"
+#include "core/uz.h"
 
 namespace kvartet {
 namespace {
@@ -17,7 +18,6 @@ constexpr int kTileRows = 144;  // (token, query head) rows per tile: its logits
 constexpr int kScoredGroups = 4;  // logits that are not the weights stay in the first-level cache beside a panel of keys
 constexpr float kNoLogit = -std::numeric_limits<float>::infinity();
 
-std::size_t uz(int i) { return static_cast<std::size_t>(i); }
 int divide_up(int a, int b) { return (a + b - 1) / b; }
 
 // Keys that the query at row `position` of k sees.

@@ -5,13 +5,12 @@
 #include <limits>
 
 #include "core/check.h"
+#include "core/uz.h"
 
 namespace kvartet {
 namespace {
 
 constexpr float kNoLogit = -std::numeric_limits<float>::infinity();
-
-std::size_t uz(int i) { return static_cast<std::size_t>(i); }
 
 void merge_query(const SoftmaxPartial& into, const SoftmaxPartial& part, std::size_t query) {
   const std::size_t head_dim = uz(into.head_dim);

@@ -7,11 +7,11 @@
 #include "attention/prefill_attention.h"
 #include "core/check.h"
 #include "core/parallel_for.h"
+#include "core/uz.h"
 
 namespace kvartet {
 namespace {
 
-std::size_t uz(int i) { return static_cast<std::size_t>(i); }
 int divide_up(int a, int b) { return (a + b - 1) / b; }
 
 float* score_row(LayerScores* scores, int head, int row) {

@@ -14,11 +14,10 @@
 #include "bench/projected_errors.h"
 #include "core/check.h"
 #include "core/counted.h"
+#include "core/uz.h"
 
 namespace kvartet {
 namespace {
-
-std::size_t uz(int n) { return static_cast<std::size_t>(n); }
 
 // One cache under test, and all that was seen of it.
 struct Subject {

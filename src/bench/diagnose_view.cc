@@ -5,12 +5,11 @@
 #include <iterator>
 #include <utility>
 
+#include "core/uz.h"
 #include "offload/select_top.h"
 
 namespace kvartet {
 namespace {
-
-std::size_t uz(int n) { return static_cast<std::size_t>(n); }
 
 float dot(const float* a, const float* b, std::size_t n) {
   float sum = 0;

@@ -5,12 +5,11 @@
 #include <cstdint>
 
 #include "core/check.h"
+#include "core/uz.h"
 #include "quantize/tile_format.h"
 
 namespace kvartet {
 namespace {
-
-std::size_t uz(std::ptrdiff_t n) { return static_cast<std::size_t>(n); }
 
 // The rows that one head's view shows, read back: row i of the view is row `begin + i` of the head.
 struct ReadRows {

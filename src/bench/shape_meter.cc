@@ -8,11 +8,10 @@
 #include "cache/format_label.h"
 #include "core/clock.h"
 #include "core/rng.h"
+#include "core/uz.h"
 
 namespace kvartet {
 namespace {
-
-std::size_t uz(int n) { return static_cast<std::size_t>(n); }
 
 std::vector<float> random_rows(std::size_t count, std::uint64_t stream) {
   const Rng rng(23, stream);

@@ -6,11 +6,10 @@
 #include <fmt/format.h>
 
 #include "core/check.h"
+#include "core/uz.h"
 
 namespace kvartet {
 namespace {
-
-std::size_t uz(int n) { return static_cast<std::size_t>(n); }
 
 ByteAccount joined(const TierBytes& tiers) {
   return {tiers.fast.live + tiers.slow.live, tiers.fast.allocated + tiers.slow.allocated, tiers.slow.live, tiers.slow.allocated};

@@ -4,12 +4,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/uz.h"
+
 namespace kvartet {
-namespace {
-
-std::size_t uz(int n) { return static_cast<std::size_t>(n); }
-
-}  // namespace
 
 std::size_t OffloadLayer::queries_asking() const {
   const bool linear = options_->index.kind == IndexKind::kMean || options_->index.kind == IndexKind::kResidual;

@@ -10,6 +10,7 @@
 
 #include "core/check.h"
 #include "core/parallel_for.h"
+#include "core/uz.h"
 #include "quantize/float_format.h"
 #include "quantize/row_check.h"
 
@@ -17,8 +18,6 @@ namespace kvartet {
 namespace {
 
 constexpr float kF16Overflow = 65520.0F;
-
-std::size_t uz(int n) { return static_cast<std::size_t>(n); }
 
 TileSize size_of(const TileFormat& format) { return {format.tile_rows, format.tile_bytes}; }
 

@@ -7,13 +7,13 @@
 
 #include "core/check.h"
 #include "core/float16.h"
+#include "core/uz.h"
 
 namespace kvartet {
 namespace {
 
 constexpr int kPagesPerTile = 32;
 
-std::size_t uz(int n) { return static_cast<std::size_t>(n); }
 std::size_t page_bytes(int dim) { return uz(dim) * 4; }
 TileSize tile_size(int dim) { return {kPagesPerTile, uz(kPagesPerTile) * page_bytes(dim)}; }
 

@@ -5,16 +5,11 @@
 #include <utility>
 
 #include "core/check.h"
+#include "core/uz.h"
 #include "quantize/f16_numbers.h"
 #include "quantize/float_format.h"
 
 namespace kvartet {
-namespace {
-
-std::size_t uz(int n) { return static_cast<std::size_t>(n); }
-
-}  // namespace
-
 // ---- in place
 
 void OffloadLayer::fill_places(const Step& step, Unit& unit, std::span<const std::byte* const> at,

@@ -13,12 +13,11 @@
 #include "core/bfloat16.h"
 #include "core/check.h"
 #include "core/parallel_for.h"
+#include "core/uz.h"
 #include "offload/svd_low_rank.h"
 
 namespace kvartet {
 namespace {
-
-std::size_t uz(int n) { return static_cast<std::size_t>(n); }
 
 // Numbers that are written together.
 int row_width(const SelectOptions& options, const LayerShape& shape) {

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -312,6 +313,15 @@ Status ending(const BenchmarkSummary& summary, const SoloSummary& solo, const st
   return {};
 }
 
+// A run refuses stored results that are damaged, and so does its dry run, which writes nothing.
+Status check_stored(const std::string& directory) {
+  const std::string path = fmt::format("{}/{}", directory, kStoreFile);
+  std::error_code ignored;
+  if (!FileSystem::real().exists(path) || std::filesystem::is_empty(path, ignored)) return {};  // a run begins there
+  KV_ASSIGN(Store store, Store::open_for_reading(FileSystem::real(), directory));
+  return store.load().status();
+}
+
 // What --learn measures, within its hours, said before it begins.
 Result<std::vector<TaskCaches>> learned_caches(const BenchFlags& flags, Engine& engine, double open_s, Lessons* lessons,
                                                std::vector<PlannedTask>* plan) {
@@ -351,6 +361,7 @@ Status bench(BenchFlags& flags) {
       return {};
     }
   }
+  if (flags.dry_run) KV_TRY(check_stored(flags.out));
   const double opening = Clock::real().seconds();
   KV_ASSIGN(std::unique_ptr<Engine> engine, Engine::open(options));
   const double open_s = Clock::real().seconds() - opening;

@@ -182,7 +182,8 @@ void show_progress(std::string_view what, double share) {
   const double now = Clock::real().seconds();
   if (share < 1 && now - last < 0.1) return;
   last = now;
-  std::fputs(fmt::format("\r\x1b[K{} {:3.0f} %{}", what, share * 100, share >= 1 ? "\r\x1b[K" : "").c_str(), stderr);
+  std::fputs("\r\x1b[K", stderr);
+  if (share < 1) std::fputs(fmt::format("{} {:3.0f} %", what, share * 100).c_str(), stderr);
   std::fflush(stderr);
 }
 

@@ -70,7 +70,7 @@ const std::atomic<bool>& interrupted();
 void install_interrupt_handler();
 
 // Progress on standard error when it is a terminal, nothing otherwise (cli/bench_progress.h says more). Call with share 1 to
-// finish the line.
+// take the line away, which after Ctrl-C is no 100 %.
 void show_progress(std::string_view what, double share);
 bool stderr_is_terminal();
 void print(std::string_view text);       // standard output

@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
 
 #include "bench/speed.h"
 #include "cli/command.h"
@@ -68,17 +70,28 @@ void print_tiers(const SpeedReport& report) {
     const double rows = static_cast<double>(b.traffic.rows_fetched + b.traffic.rows_hit) / steps;
     const double read = static_cast<double>(b.traffic.medium.bytes_read);
     const double used = static_cast<double>(b.traffic.bytes_fetched);
-    text += fmt::format("{:44} {:>7} {:>9.1f} {:>9.1f} {:>8.0f} {:>6.1f} % {:>9.0f} {:>9.2f} {:>7.2f}  {}\n", row.spec, row.depth,
+    text += fmt::format("{:44} {:>7} {:>9.1f} {:>9.1f} {:>8.0f} {:>6.1f} % {:>9.0f} {:>9.2f} {:>7.2f}\n", row.spec, row.depth,
                         static_cast<double>(b.held.fast_allocated()) / kMib, static_cast<double>(b.held.slow_allocated) / kMib,
                         rows, rows > 0 ? 100 * static_cast<double>(b.traffic.rows_hit) / steps / rows : 0.0,
-                        static_cast<double>(b.traffic.medium.reads) / steps, read / steps / kMib, used > 0 ? read / used : 0.0,
-                        b.slow_medium);
-  }
-  if (report.disk) {
-    text += fmt::format("\nrandom reads of 4 KiB before the first round ({}): {:.0f} per second, ± {:.0f} %\n",
-                        report.disk->medium, report.disk->reads_per_s.value, 100 * report.disk->reads_per_s.spread);
+                        static_cast<double>(b.traffic.medium.reads) / steps, read / steps / kMib, used > 0 ? read / used : 0.0);
   }
   if (has_far_rows) print(text);
+}
+
+// How each slow tier was reached, since a slower way may have been taken, and what the disk gives at most.
+void print_media(const SpeedReport& report) {
+  std::string text;
+  std::set<std::pair<std::string, std::string>> named;
+  for (const SpeedRow& row : report.rows) {
+    if (!row.breakdown || row.breakdown->slow_medium.empty()) continue;
+    const std::string& medium = row.breakdown->slow_medium;
+    if (named.emplace(row.spec, medium).second) text += fmt::format("slow tier of {}: {}\n", row.spec, medium);
+  }
+  if (report.disk) {
+    text += fmt::format("random reads of 4 KiB before the first round ({}): {:.0f} per second, ± {:.0f} %\n", report.disk->medium,
+                        report.disk->reads_per_s.value, 100 * report.disk->reads_per_s.spread);
+  }
+  if (!text.empty()) print("\n" + text);
 }
 
 void print_table(const SpeedReport& report) {
@@ -187,6 +200,7 @@ Status speed(SpeedFlags& flags) {
     return {};
   }
   print_table(report);
+  print_media(report);
   if (flags.breakdown) print_breakdown(report);
   if (flags.breakdown) print_tiers(report);
   return {};

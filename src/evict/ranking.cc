@@ -6,11 +6,10 @@
 #include <limits>
 
 #include "core/check.h"
+#include "core/uz.h"
 
 namespace kvartet {
 namespace {
-
-std::size_t uz(std::int32_t i) { return static_cast<std::size_t>(i); }
 
 struct Ranked {
   float score;

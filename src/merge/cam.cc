@@ -7,11 +7,10 @@
 
 #include "core/check.h"
 #include "core/rng.h"
+#include "core/uz.h"
 
 namespace kvartet {
 namespace {
-
-std::size_t uz(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 // The staying rows by position: a source's targets are a run of this list.
 struct Stayers {

@@ -2,12 +2,12 @@
 #include <utility>
 
 #include "core/check.h"
+#include "core/uz.h"
+#include "model/finite_rows.h"
 #include "model/forward.h"
 
 namespace kvartet {
 namespace {
-
-std::size_t uz(int n) { return static_cast<std::size_t>(n); }
 
 MatView<float> resized(std::vector<float>* storage, std::size_t rows, std::size_t cols) {
   storage->resize(rows * cols);
@@ -77,6 +77,7 @@ void DecodeStep::Impl::append_rows(int layer, std::span<const DecodeItem> items,
 
 Status DecodeStep::Impl::before_attention(int layer, const DecodeItem& item, std::size_t index, const LayerInputs& in) {
   const LayerShape& s = transformer.shape().layers[uz(layer)];
+  KV_TRY(check_queries(layer, in.q.row_range(index, index + 1), std::span(positions).subspan(index, 1)));
   const MatView<const float> q(in.q.row(index), uz(s.heads), uz(s.head_dim));
   MatView<const float> guessed;
   if (guesses && layer > 0) guessed = guessed_queries(layer, index);

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "core/check.h"
+#include "core/uz.h"
 
 namespace kvartet {
 
@@ -25,7 +26,6 @@ constexpr std::size_t kGatedOutputs = 4 * kStoredBlock;
 constexpr std::size_t kGatedTiles = 16;  // of packed weights
 constexpr std::size_t kAlignment = 64;
 
-std::size_t uz(std::int64_t n) { return static_cast<std::size_t>(n); }
 std::int64_t i64(std::size_t n) { return static_cast<std::int64_t>(n); }
 std::size_t inputs_of(const ggml_tensor& weight) { return weight.type == kPackedType ? 2 * uz(weight.ne[1]) : uz(weight.ne[0]); }
 float* floats(const ggml_tensor* tensor) { return static_cast<float*>(tensor->data); }

@@ -8,6 +8,8 @@
 
 #include "core/check.h"
 #include "core/counted.h"
+#include "core/uz.h"
+#include "model/finite_rows.h"
 #include "model/forward.h"
 
 namespace kvartet {
@@ -15,8 +17,6 @@ namespace {
 
 // Below this many rows converting a layer's weights costs more than it saves (ggml multiplies the stored ones as they are).
 constexpr int kFewRows = 24;
-
-std::size_t uz(int n) { return static_cast<std::size_t>(n); }
 
 // An owned [rows, cols] matrix of f32.
 struct Matrix {
@@ -167,7 +167,9 @@ struct Prefill::Impl {
     out.v = values.view().row_range(uz(begin), uz(end));
     if (wants_pre) out.k_pre = keys_pre.view().row_range(uz(begin), uz(end));
     const MatView<float> x = hidden.view().row_range(uz(begin - first_row), uz(end - first_row));
-    KV_TRY(transformer.pre_attention(layer, linear, x, std::span(positions).subspan(uz(begin), rows), out));
+    const std::span<const std::int32_t> where = std::span(positions).subspan(uz(begin), rows);
+    KV_TRY(transformer.pre_attention(layer, linear, x, where, out));
+    KV_TRY(check_queries(layer, out.q, where));
     keep_last_queries(begin, end);
     if (!output_is_needed(end) && !sums_all_queries()) return {};
     attend(begin, end);

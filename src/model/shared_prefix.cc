@@ -2,12 +2,12 @@
 
 #include <algorithm>
 
+#include "core/uz.h"
+
 namespace kvartet {
 namespace {
 
 constexpr int kLeastRowsBehind = 2;
-
-std::size_t uz(int n) { return static_cast<std::size_t>(n); }
 
 }  // namespace
 

@@ -1,13 +1,13 @@
 #include "model/transformer.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 
+#include "model/finite_rows.h"
 #include "model/gguf_file.h"
 #include "model/layer_graphs.h"
 #include "model/model_config.h"
@@ -30,15 +30,6 @@ Status in_pieces(std::size_t rows, std::size_t most, const Run& run) {
 void copy_rows(MatView<const float> from, MatView<float> to) {
   KV_CHECK(from.cols == to.cols && from.rows >= to.rows);
   for (std::size_t r = 0; r < to.rows; ++r) std::memcpy(to.row(r), from.row(r), to.cols * sizeof(float));
-}
-
-// Infinities and NaNs have all exponent bits set: adding one to the exponent then reaches the sign bit.
-bool all_finite(MatView<const float> rows) {
-  std::uint32_t overflowed = 0;
-  for (std::size_t r = 0; r < rows.rows; ++r) {
-    for (const float v : rows.row_span(r)) overflowed |= (std::bit_cast<std::uint32_t>(v) & 0x7f800000U) + 0x00800000U;
-  }
-  return (overflowed & 0x80000000U) == 0;
 }
 
 // A lone row twice: so that a prompt's rows have the same bits however a prefill cuts them into chunks.

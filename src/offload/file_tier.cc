@@ -236,55 +236,83 @@ std::shared_ptr<ReadJob> FileTier::job_for(int layer) const {
   return job;
 }
 
-// Which pages to read, near ones together, and where in them the rows are. Rows of a tail are copied at once.
+// A layer's rows as requests: which pages to read, near ones together, and where in them the rows are.
+class FileTier::Requests {
+ public:
+  // No request takes more than `longest` bytes.
+  Requests(const Layer& layer, std::size_t longest, ReadJob* job) : layer_(layer), longest_(longest), job_(*job) {}
+
+  // A row that lies in the file. Neighbours of one page are read once.
+  void add(const Head& head, const RowRead& read) {
+    const int page = read.row / layer_.page_rows;
+    find_run(head, page);
+    const auto in_run = static_cast<std::size_t>(page - run_->first_page);
+    const std::uint64_t offset = run_->offset + in_run * layer_.page_bytes;
+    if (offset != last_page_) add_page(in_run, offset);
+    PageExtent& extent = job_.extents.back();
+    const std::size_t at =
+        offset - extent.offset + static_cast<std::size_t>(read.row % layer_.page_rows) * layer_.shape.row_bytes;
+    job_.pieces.push_back({static_cast<std::uint32_t>(at), read.out});
+    ++extent.pieces;
+  }
+
+ private:
+  void find_run(const Head& head, int page) {
+    if (head_ == &head && page >= run_->first_page && page < run_->first_page + run_->pages) return;
+    run_ = &run_of(head, page);
+    head_ = &head;
+  }
+
+  void add_page(std::size_t in_run, std::uint64_t offset) {
+    std::size_t pages = growth(offset);
+    if (pages == 0) {
+      job_.extents.push_back(
+          {offset, 0, static_cast<std::uint32_t>(job_.pieces.size()), 0, static_cast<std::uint32_t>(job_.sums.size())});
+      pages = 1;
+    }
+    job_.extents.back().bytes += static_cast<std::uint32_t>(pages * layer_.page_bytes);
+    for (std::size_t i = in_run + 1 - pages; i <= in_run; ++i) job_.sums.push_back(sums_of(*run_->sums)[i]);
+    if (run_->marks != nullptr) job_.marks.push_back({run_->marks.get(), static_cast<std::uint32_t>(in_run)});
+    last_page_ = offset;
+    last_run_ = run_;
+  }
+
+  // By how many pages the last request grows to hold the one at `offset`; 0: that one takes another request.
+  std::size_t growth(std::uint64_t offset) const {
+    if (job_.extents.empty()) return 0;
+    const PageExtent& last = job_.extents.back();
+    const std::uint64_t end = last.offset + last.bytes;
+    const bool near = offset == end || (run_ == last_run_ && offset > end && offset - end <= kBetweenBytes);
+    if (!near || last.bytes + (offset - end) + layer_.page_bytes > longest_) return 0;
+    return (offset - end) / layer_.page_bytes + 1;
+  }
+
+  const Layer& layer_;
+  std::size_t longest_;
+  ReadJob& job_;
+  const Head* head_ = nullptr;
+  const Run* run_ = nullptr;
+  const Run* last_run_ = nullptr;  // of last_page_
+  std::uint64_t last_page_ = 0;    // offset of the page read last; 0 is never one
+};
+
+// Rows of a tail are copied at once.
 std::shared_ptr<ReadJob> FileTier::plan(int layer_index, std::span<const RowRead> reads) const {
   const Layer& layer = layers_[static_cast<std::size_t>(layer_index)];
   const std::size_t row_bytes = layer.shape.row_bytes;
-  const std::size_t longest = options_.tier == Tier::kMmap ? layer.page_bytes : options_.reading.extent_bytes;
   std::shared_ptr<ReadJob> job = job_for(layer_index);
   job->pieces.reserve(reads.size());
   job->extents.reserve(reads.size());
   job->sums.reserve(reads.size());
   if (options_.tier == Tier::kMmap) job->marks.reserve(reads.size());
-  const Run* run = nullptr;
-  const Run* last_run = nullptr;  // of last_page
-  int run_head = -1;
-  std::uint64_t last_page = 0;  // offset of the page read last; 0 is never one
+  Requests requests(layer, options_.tier == Tier::kMmap ? layer.page_bytes : options_.reading.extent_bytes, job.get());
   for (const RowRead& read : reads) {
     const Head& head = layer.heads[static_cast<std::size_t>(read.kv_head)];
     if (read.row >= head.paged_rows) {
       std::memcpy(read.out, head.tail->data() + static_cast<std::size_t>(read.row - head.paged_rows) * row_bytes, row_bytes);
-      continue;
+    } else {
+      requests.add(head, read);
     }
-    const int page = read.row / layer.page_rows;
-    if (run_head != read.kv_head || page < run->first_page || page >= run->first_page + run->pages) {
-      run = &run_of(head, page);
-      run_head = read.kv_head;
-    }
-    const auto in_run = static_cast<std::size_t>(page - run->first_page);
-    const std::uint64_t offset = run->offset + in_run * layer.page_bytes;
-    if (offset != last_page) {
-      std::size_t more = 0;  // pages that the last request grows by
-      if (!job->extents.empty()) {
-        const PageExtent& last = job->extents.back();
-        const std::uint64_t end = last.offset + last.bytes;
-        const bool near = offset == end || (run == last_run && offset > end && offset - end <= kBetweenBytes);
-        if (near && last.bytes + (offset - end) + layer.page_bytes <= longest) more = (offset - end) / layer.page_bytes + 1;
-      }
-      if (more == 0) {
-        job->extents.push_back(
-            {offset, 0, static_cast<std::uint32_t>(job->pieces.size()), 0, static_cast<std::uint32_t>(job->sums.size())});
-        more = 1;
-      }
-      job->extents.back().bytes += static_cast<std::uint32_t>(more * layer.page_bytes);
-      for (std::size_t i = in_run + 1 - more; i <= in_run; ++i) job->sums.push_back(sums_of(*run->sums)[i]);
-      last_run = run;
-      if (run->marks != nullptr) job->marks.push_back({run->marks.get(), static_cast<std::uint32_t>(in_run)});
-      last_page = offset;
-    }
-    const std::size_t at = offset - job->extents.back().offset + static_cast<std::size_t>(read.row % layer.page_rows) * row_bytes;
-    job->pieces.push_back({static_cast<std::uint32_t>(at), read.out});
-    ++job->extents.back().pieces;
   }
   return job;
 }

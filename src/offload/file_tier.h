@@ -84,6 +84,7 @@ class FileTier : public RowTier {
     Run run;  // pages == 0: no page becomes full
   };
   class JobReads;
+  class Requests;
   static constexpr std::uint64_t kPage = RowFile::kUnit;
 
   FileTier(std::vector<LayerRowShape> layers, std::shared_ptr<Arena> fast, const FileTierOptions& options);

@@ -7,11 +7,10 @@
 #include <vector>
 
 #include "core/check.h"
+#include "core/uz.h"
 
 namespace kvartet {
 namespace {
-
-std::size_t uz(int n) { return static_cast<std::size_t>(n); }
 
 // Small dense matrices in double, row-major.
 struct Dense {

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "core/check.h"
+#include "core/uz.h"
 #include "quantize/higgs_scan.h"
 #include "quantize/table_scan.h"
 
@@ -53,7 +54,6 @@ HWY_EXPORT(box_row);
 
 namespace {
 
-std::size_t uz(int n) { return static_cast<std::size_t>(n); }
 std::size_t metas_of(const IndexOptions& options, int landmarks) { return uz((landmarks + options.meta - 1) / options.meta); }
 
 RowFormat landmark_format(const IndexOptions& options) {

@@ -6,12 +6,11 @@
 #include <vector>
 
 #include "core/check.h"
+#include "core/uz.h"
 #include "offload/svd_low_rank.h"
 
 namespace kvartet {
 namespace {
-
-std::size_t uz(int n) { return static_cast<std::size_t>(n); }
 
 // Orthonormal directions, one per row: [dim, dim].
 std::vector<float> directions(MatView<const float> queries, Skew skew) {

@@ -8,13 +8,12 @@
 
 #include "core/bfloat16.h"
 #include "core/check.h"
+#include "core/uz.h"
 #include "offload/joint_factors.h"
 #include "offload/partial_channels.h"
 
 namespace kvartet {
 namespace {
-
-std::size_t uz(int n) { return static_cast<std::size_t>(n); }
 
 std::size_t map_bytes_of(int width, int dim) { return uz(width) * uz(dim) * sizeof(float); }
 std::size_t column_bytes_of(int landmarks) { return uz(landmarks) * sizeof(std::uint16_t); }

@@ -9,14 +9,13 @@
 #include "core/bfloat16.h"
 #include "core/float16.h"
 #include "core/float8.h"
+#include "core/uz.h"
 
 namespace kvartet {
 namespace {
 
 constexpr std::array<std::string_view, 9> kNames = {"f32",    "f16",    "bf16",   "fp8",      "nvfp4",
                                                     "higgs4", "higgs2", "higgs1", "higgs2x16"};
-
-std::size_t uz(int n) { return static_cast<std::size_t>(n); }
 
 int points_dims(RowFormat format) {
   switch (format) {

@@ -18,6 +18,7 @@
 
 #include "core/normals_fixture.h"
 #include "core/rope_table.h"
+#include "core/uz.h"
 #include "simd/targets.h"
 
 namespace kvartet {
@@ -26,8 +27,6 @@ namespace {
 constexpr float kGuard = -12345.0F;
 constexpr int kQueryCounts[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 16};
 constexpr int kRowCounts[] = {1, 2, 3, 17, 31, 33, 127, 128};
-
-std::size_t uz(int n) { return static_cast<std::size_t>(n); }
 
 // A row that ends where memory ends: a page behind it may not be touched. Rows begin at even addresses, in no other way aligned.
 class GuardedRow {

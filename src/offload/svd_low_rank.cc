@@ -5,11 +5,10 @@
 #include <numeric>
 
 #include "core/check.h"
+#include "core/uz.h"
 
 namespace kvartet {
 namespace {
-
-std::size_t uz(int n) { return static_cast<std::size_t>(n); }
 
 // A symmetric matrix turned into tridiagonal form T = Q^T A Q. q: [n, n], its columns are the basis.
 struct Tridiagonal {

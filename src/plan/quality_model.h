@@ -16,6 +16,7 @@
 
 #include "core/model_shape.h"
 #include "plan/loss_prior.h"
+#include "plan/loss_relation.h"
 #include "plan/spec_facts.h"
 #include "plan/workload.h"
 #include "results/evidence.h"
@@ -62,31 +63,23 @@ class QualityModel {
 
  private:
   struct Cell;
-  struct Part;      // what is asked about: one stage alone, or both together
-  struct Group;     // cells that differ from anything asked in the same way
-  struct Relation;  // how a group's figures are carried over to what is asked
-  struct Related;   // a group with its relation
-  struct Carried;   // one cell carried over
-  struct Pool;      // the cells at one distance, put together
+  struct Group;    // cells that differ from anything asked in the same way
+  struct Related;  // a group with its relation
+  struct Carried;  // one cell carried over
+  struct Pool;     // the cells at one distance, put together
   struct Posterior;
 
-  static Part part_of(const SpecFacts& facts, const Workload& workload);
-  static Part eviction_alone(Part both);
-  static Part format_alone(Part both);
-  static Belief stage_prior(const Part& part);
-  static double shape_of(Part part);
-  static std::optional<Relation> relation(const Group& group, const Part& asked, double expected_here, double shape_here);
-  static Carried carried(const Cell& cell, const Relation& relation, double magnitude);
+  static Carried carried(const Cell& cell, const LossRelation& relation, double magnitude);
   static std::string line_of(const Cell& cell, const Related& related);
   static std::vector<EvidenceLine> lines_of(const Posterior& posterior, std::string prior);
 
-  bool place(const EvidenceCell& cell, const std::optional<SpecFacts>& facts, Group* group);
-  std::vector<Related> related(const Part& asked) const;
-  Posterior posterior(const Part& part, const Belief& prior) const;
+  bool place(const EvidenceCell& cell, const std::optional<SpecFacts>& facts, ObservedPart* seen);
+  std::vector<Related> related(const LossPart& asked) const;
+  Posterior posterior(const LossPart& part, const Belief& prior) const;
   static void set_carry_apart(Posterior* posterior);
-  LossPrediction predict_stage(const Part& part);
-  Belief sum_of_stages(const Part& both);
-  LossPrediction predict_part(const Part& part);
+  LossPrediction predict_stage(const LossPart& part);
+  Belief sum_of_stages(const LossPart& both);
+  LossPrediction predict_part(const LossPart& part);
 
   std::vector<Group> groups_;
   int foreign_ = 0;

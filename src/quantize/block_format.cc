@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "core/float16.h"
+#include "core/uz.h"
 #include "quantize/planar_rows.h"
 #include "quantize/rotated_format.h"
 #include "quantize/row_check.h"
@@ -17,8 +18,6 @@ namespace {
 
 constexpr std::size_t kBlock = 32;
 constexpr std::size_t kMaxDim = 1024;
-
-std::size_t uz(int i) { return static_cast<std::size_t>(i); }
 
 // Codes of a block from its step; `offset` is the code of zero, and the half that rounds what is cut off to the nearest.
 void code_block(const float* x, float step, float offset, int most, std::uint8_t* codes) {

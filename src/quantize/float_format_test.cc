@@ -9,12 +9,11 @@
 
 #include "core/normals_fixture.h"
 #include "core/rng.h"
+#include "core/uz.h"
 #include "simd/targets.h"
 
 namespace kvartet {
 namespace {
-
-std::size_t uz(int n) { return static_cast<std::size_t>(n); }
 
 // Any rows of a tile that holds something else already: the bits of encode(), and no other row changes.
 TEST(FloatFormat, RowsPutAsTheyAreEqualEncodedOnes) {

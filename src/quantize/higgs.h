@@ -10,6 +10,7 @@
 
 #include "core/matrix.h"
 #include "core/status.h"
+#include "core/uz.h"
 
 namespace kvartet {
 
@@ -45,7 +46,6 @@ class HiggsGrid {
   float radius() const { return radius_; }  // norm of the point that is farthest out
 
  private:
-  static std::size_t uz(int i) { return static_cast<std::size_t>(i); }
   int p_;
   int n_;
   std::size_t padded_;         // n rounded up to a whole vector

@@ -5,12 +5,11 @@
 #include <cstddef>
 
 #include "core/rng.h"
+#include "core/uz.h"
 #include "quantize/higgs_grid_data.h"
 
 namespace kvartet {
 namespace {
-
-std::size_t uz(int n) { return static_cast<std::size_t>(n); }
 
 void draw(Rng& rng, std::vector<float>* samples) {
   for (float& x : *samples) x = static_cast<float>(rng.normal());

@@ -5,6 +5,7 @@
 
 #include "core/check.h"
 #include "core/float16.h"
+#include "core/uz.h"
 #include "quantize/planar_kernels.h"
 
 namespace kvartet {
@@ -12,8 +13,6 @@ namespace {
 
 constexpr std::size_t kSteps = 32;  // of the words that belong together
 constexpr std::size_t kRows = kPlanarRows;
-
-std::size_t uz(int i) { return static_cast<std::size_t>(i); }
 
 struct Plane {
   unsigned width = 0;

@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "core/float16.h"
+#include "core/uz.h"
 #include "quantize/planar_rows.h"
 #include "quantize/row_check.h"
 #include "quantize/row_rotation.h"
@@ -23,8 +24,6 @@ namespace {
 constexpr std::size_t kMaxSketch = kPlanarMaxChannels;
 constexpr std::size_t kMaxDim = 1024;
 constexpr std::uint64_t kStream = 200;
-
-std::size_t uz(int i) { return static_cast<std::size_t>(i); }
 
 const float* sketch_of(const TileFormat& format) { return reinterpret_cast<const float*>(format.tables.get()); }
 

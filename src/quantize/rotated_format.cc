@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/check.h"
+#include "core/uz.h"
 #include "quantize/row_check.h"
 
 namespace kvartet {
@@ -15,8 +16,6 @@ namespace {
 constexpr std::size_t kScratchFloats = 8192;
 constexpr std::size_t kMaxDim = 1024;
 constexpr float kLongest = 45000.0F;  // a corrected norm may be a third larger than the row is long
-
-std::size_t uz(int i) { return static_cast<std::size_t>(i); }
 
 const std::uint16_t* channel_order(const TileFormat& format) {
   return reinterpret_cast<const std::uint16_t*>(format.calibration.get());

@@ -11,6 +11,7 @@
 
 #include "core/float16.h"
 #include "core/rng.h"
+#include "core/uz.h"
 #include "quantize/codebook_row.h"
 #include "quantize/lloyd_codebook.h"
 #include "quantize/planar_rows.h"
@@ -21,8 +22,6 @@ namespace {
 
 constexpr std::size_t kMaxDim = 1024;
 constexpr std::uint64_t kSketchStream = 100;  // the rotations have streams 0 and 1: S must not depend on P (3.8, test 6)
-
-std::size_t uz(int i) { return static_cast<std::size_t>(i); }
 
 // ---- codebooks
 

@@ -1,6 +1,7 @@
 // Model files that are missing, empty, cut, garbage, too big, of another architecture, or hold NaN: through every command.
 #include <gtest/gtest.h>
 
+#include "model/gguf_file.h"
 #include "tiny_models.h"
 
 namespace kvartet::e2e {
@@ -173,6 +174,22 @@ TEST_F(BadModel, WeightsThatAreNotFinite) {
           run({"speed", "-m", model, "--threads", "1", "--kv", "full", "--depth", "8", "--rounds", "1", "--prefill-rounds", "1"}),
           3));
     }
+  }
+}
+
+// Queries are neither stored nor logits, and softmax gives their logits no weight: of all weights these could be spoilt
+// unnoticed.
+TEST_F(BadModel, WeightsOfQueriesThatAreNotFinite) {
+  const std::string model = tiny_model(folder_, wide_heads(), "spoilt.gguf");
+  const auto file = GgufFile::open(model).value();
+  const std::size_t at = file->tensor_offset(*file->tensor("blk.1.attn_q.weight"));
+  std::string bytes = read_text(model);
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  std::memcpy(bytes.data() + at, &nan, sizeof(nan));
+  write_text(model, bytes);
+  for (const char* kv : {"full", "kivi:bits=4", "yakv"}) {
+    const Finished f = run({"run", "-m", model, "--threads", "1", "-p", std::string(300, 'x'), "-n", "2", "--kv", kv});
+    EXPECT_TRUE(is_refused(f, 3, "layer 1: the queries of position 0 are not all finite")) << kv;
   }
 }
 

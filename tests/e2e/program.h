@@ -68,6 +68,7 @@ struct Surroundings {
   rlim_t file_size = RLIM_INFINITY;      // bytes a file may have; writes beyond fail as on a full disk
   bool obey_permissions = false;         // root, too, is stopped by a read-only folder
   std::string output = {};               // where standard output goes instead of into the result
+  std::string errors = {};               // and standard error
 };
 
 struct Finished {
@@ -97,7 +98,7 @@ class Program {
     for (const std::string& a : arguments) argv.push_back(const_cast<char*>(a.c_str()));
     argv.push_back(nullptr);
     const std::string out = surroundings_.output.empty() ? streams_.path("out") : surroundings_.output;
-    const std::string err = streams_.path("err");
+    const std::string err = surroundings_.errors.empty() ? streams_.path("err") : surroundings_.errors;
     const std::string home = streams_.path("home");
     process_ = fork();
     if (process_ == 0) {
@@ -131,7 +132,7 @@ class Program {
     if (WIFEXITED(status)) f.code = WEXITSTATUS(status);
     if (WIFSIGNALED(status)) f.signal = WTERMSIG(status);
     if (surroundings_.output.empty()) f.out = read_text(streams_.path("out"));
-    f.err = read_text(streams_.path("err"));
+    if (surroundings_.errors.empty()) f.err = read_text(streams_.path("err"));
     return f;
   }
 
@@ -139,7 +140,7 @@ class Program {
   // In the child, before the program takes over: only calls that are safe after fork.
   void become(const std::string& out, const std::string& err, const std::string& home) const {
     const int out_fd = open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
-    const int err_fd = open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
+    const int err_fd = open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOCTTY, 0644);
     const int none = open("/dev/null", O_RDONLY);
     dup2(none, STDIN_FILENO);
     dup2(out_fd, STDOUT_FILENO);

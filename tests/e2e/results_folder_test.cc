@@ -55,6 +55,22 @@ TEST_F(ResultsFolder, ThatIsDamaged) {
   folder_.file("out/results.sqlite", bytes);
   EXPECT_TRUE(is_refused(run({"report", out("out")}), 3, "damaged"));
   EXPECT_TRUE(is_refused(bench("out", {"--samples", "2"}), 3, "damaged"));
+  EXPECT_EQ(bench("out", {"--samples", "2", "--dry-run"}).err, run({"report", out("out")}).err);
+  EXPECT_TRUE(is_refused(bench("out", {"--samples", "2", "--dry-run"}), 3, "damaged"));
+  EXPECT_EQ(store_bytes("out"), bytes);
+}
+
+// A row that cannot be is damage, too; a dry run finds it as a report does.
+TEST_F(ResultsFolder, WithImpossibleFiguresIsRefusedByADryRun) {
+  ASSERT_TRUE(is_ok(bench("out", {"--samples", "1"})));
+  EXPECT_TRUE(is_ok(bench("out", {"--samples", "1", "--dry-run"})));
+  sqlite3* database = nullptr;
+  ASSERT_EQ(sqlite3_open((out("out") + "/results.sqlite").c_str(), &database), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(database, "UPDATE outcomes SET score = 7", nullptr, nullptr, nullptr), SQLITE_OK);
+  sqlite3_close(database);
+  const Finished dry = bench("out", {"--samples", "1", "--dry-run"});
+  EXPECT_TRUE(is_refused(dry, 3, "cannot be"));
+  EXPECT_EQ(dry.err, run({"report", out("out")}).err);
 }
 
 TEST_F(ResultsFolder, ReadOnly) {
@@ -167,6 +183,7 @@ TEST_F(ResultsFolder, OnADiskThatIsFullFromTheStart) {
     EXPECT_TRUE(is_refused(shown, 3, "holds no results"));
     EXPECT_EQ(shown.err.find("another program"), std::string::npos) << shown.err;
   }
+  EXPECT_TRUE(is_ok(bench("out", {"--samples", "2", "--dry-run"})));
   const Finished rest = bench("out", {"--samples", "2", "--json"});
   ASSERT_TRUE(is_ok(rest));
   EXPECT_EQ(rows(rest), rows(bench("whole", {"--samples", "2", "--json"})));

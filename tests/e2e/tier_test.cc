@@ -49,6 +49,30 @@ TEST_F(TierCommand, EveryTierGivesTheSameAnswerAndSaysWhereItsBytesAre) {
   }
 }
 
+// The table names how rows were reached, as the JSON does.
+TEST_F(TierCommand, SpeedNamesTheMedium) {
+  const auto speed = [&](const Arguments& more) {
+    return run(Arguments{"speed",   "-m",   model_,     "--threads", "1",
+                         "--gen",   "2",    "--rounds", "1",         "--prefill-rounds",
+                         "1",       "--kv", "full",     "--kv",      "yakv:tier=disk",
+                         "--depth", "300",  "--depth",  "400",       "--tier-dir",
+                         rows_} +
+               more);
+  };
+  const Finished json = speed({"--json"});
+  ASSERT_TRUE(is_ok(json));
+  const Json last = json.json()["rows"].back();
+  const std::string medium = last["traffic"]["medium"];
+  EXPECT_NE(medium.find("page cache"), std::string::npos) << medium;
+  const Finished text = speed({});
+  ASSERT_TRUE(is_ok(text));
+  const std::string line = "slow tier of " + last["spec"].get<std::string>() + ": " + medium + "\n";
+  const std::size_t at = text.out.find(line);
+  ASSERT_NE(at, std::string::npos) << text.out;
+  EXPECT_EQ(text.out.find(line, at + 1), std::string::npos) << "once for both depths";
+  EXPECT_NE(text.out.find("random reads of 4 KiB"), std::string::npos) << text.out;
+}
+
 // Three sequences on one file: the sealed document and a fork for each question.
 TEST_F(TierCommand, QuestionsShareTheSealedRows) {
   const Arguments questions = {"--question", "What?", "--question", "Why?"};

@@ -24,7 +24,7 @@ struct BenchmarkRequest {
   int samples = 0;                 // per task and context; 0: the task's default
   std::uint64_t seed = 1;
   std::string data_dir;
-  std::string essays_dir = "models/haystack";                                    // where data_dir has no haystack/
+  std::string essays_dir = kSetUpEssays;                                         // where data_dir has no haystack/
   std::vector<QuestionPosition> question_positions = {QuestionPosition::kSeen};  // each prompt runs once for each
   std::string form;                                                              // "paper": a paper's own settings; empty: fair
   const std::atomic<bool>* cancel = nullptr;                                     // looked at while prompts are prepared

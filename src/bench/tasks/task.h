@@ -54,15 +54,17 @@ struct Sample {
 // The text to score by likelihood: `gold`, with one space in front when a plain prompt ends in a visible character.
 std::string gold_continuation(const Sample& sample, PromptForm form);
 
+inline constexpr const char* kSetUpEssays = "models/haystack";  // where set-up puts the default haystack
+
 struct TaskRequest {
   // Tokens of the whole prompt, template and answer left out. Generators aim at it and never exceed it; record tasks
   // ignore it: the runner cuts their prompts in the middle (compression.md 13.1). 0: no wish.
   int context_tokens = 0;
-  int samples = 0;                             // at most that many; 0: all there are (generators: 20)
-  std::uint64_t seed = 1;                      // generators only: record tasks take the first `samples` records in file order
-  std::string data_dir;                        // --data; holds longbench/, ...; may be empty for tasks that need no files
-  std::string essays_dir = "models/haystack";  // essays as .txt, where data_dir has no haystack/
-  FileSystem* files = nullptr;                 // never null
+  int samples = 0;                        // at most that many; 0: all there are (generators: 20)
+  std::uint64_t seed = 1;                 // generators only: record tasks take the first `samples` records in file order
+  std::string data_dir;                   // --data; holds longbench/, ...; may be empty for tasks that need no files
+  std::string essays_dir = kSetUpEssays;  // essays as .txt, where data_dir has no haystack/
+  FileSystem* files = nullptr;            // never null
   std::function<Result<int>(std::string_view)> count_tokens;  // of plain text, without BOS; set for generators
 };
 
