@@ -227,25 +227,29 @@ void OffloadLayer::choose_rows(const Step& step, std::span<Status> staged) {
   fetches.status.assign(count, {});
   fetches.layer = layer_;
   if (scratch.workers.size() < uz(step.threads)) scratch.workers.resize(uz(step.threads));
-  // Where units cannot be dealt out evenly, several workers score the landmarks of each.
+  // Units that cannot be dealt out evenly come last, and all workers score the landmarks of each: its scores are then the unit's
+  // and not a worker's.
   const int units = static_cast<int>(units_.size());
-  const int parts = units % step.threads == 0 || sealed_->indexes_query_heads() ? 1 : step.threads;
-  if (parts > 1) {  // scores are then a unit's and not a worker's
-    if (scratch.workers.size() < uz(units)) scratch.workers.resize(uz(units));
-    for (int u = 0; u < units; ++u) make_room(&scratch.workers[uz(u)]);
+  const int whole = sealed_->indexes_query_heads() ? units : units / step.threads * step.threads;
+  const int parts = step.threads;
+  std::vector<std::atomic<int>> scoring(uz(units - whole));
+  if (scratch.shared.size() < scoring.size()) scratch.shared.resize(scoring.size());
+  for (std::size_t u = 0; u < scoring.size(); ++u) {
+    scoring[u] = parts;
+    make_room(&scratch.shared[u]);
   }
-  std::vector<std::atomic<int>> scoring(uz(units));
-  for (std::atomic<int>& left : scoring) left = parts;
   // A fetch's rows are on their way while units of others still choose; the store takes one call at a time.
   std::mutex store;
   std::vector<int> choosing(count, units_per_fetch());
-  parallel_for(step.threads, units * parts, [&](int i, int w) {
-    const int u = i / parts;
+  parallel_for(step.threads, whole + (units - whole) * parts, [&](int i, int w) {
+    const bool alone = i < whole;
+    const int among_shared = alone ? 0 : (i - whole) / parts;
+    const int u = alone ? i : whole + among_shared;
     OffloadScratch::Worker& worker = scratch.workers[uz(w)];
-    OffloadScratch::Worker& scores = scratch.workers[uz(parts > 1 ? u : w)];
-    if (parts == 1) make_room(&scores);
-    score(step, u, {i % parts, parts}, worker, scores);
-    if (scoring[uz(u)].fetch_sub(1) != 1) return;
+    OffloadScratch::Worker& scores = alone ? worker : scratch.shared[uz(among_shared)];
+    if (alone) make_room(&scores);
+    score(step, u, alone ? Part{} : Part{(i - whole) % parts, parts}, worker, scores);
+    if (!alone && scoring[uz(among_shared)].fetch_sub(1) != 1) return;
     choose(u, worker, scores);
     if (lends_) {
       Status placed = place_lent(step, u, worker);

@@ -45,6 +45,7 @@ struct OffloadScratch {
     TopSelector top;
   };
   std::vector<Worker> workers;
+  std::vector<Worker> shared;  // of units that several workers score
 };
 
 // One layer's fetches between begin() and select(): rows may be on their way while the layer before computes.
