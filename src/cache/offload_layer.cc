@@ -213,43 +213,55 @@ std::vector<std::int32_t> OffloadLayer::candidate_positions(int kv_head) const {
 
 // ---- a decode step
 
+void OffloadFetches::reset(int of_layer, std::size_t count) {
+  tickets.clear();  // of a step that was given up: waits
+  rows.resize(std::max(rows.size(), count));
+  bytes.resize(rows.size());
+  at.resize(rows.size());
+  tickets.resize(count);
+  status.assign(count, {});
+  layer = of_layer;
+}
+
 void OffloadLayer::begin(const Step& step) { choose_rows(step, {}); }
+
+namespace {
+
+// Units in items of work: each of the first `whole` is one, and those that could not be dealt out evenly come last, in `parts`
+// parts each. What several workers score is the unit's and not a worker's.
+struct Deal {
+  int whole = 0;
+  int parts = 1;
+  int items(int units) const { return whole + (units - whole) * parts; }
+  int unit(int item) const { return item < whole ? item : whole + (item - whole) / parts; }
+  int part(int item) const { return item < whole ? 0 : (item - whole) % parts; }
+  int parts_of(int unit) const { return unit < whole ? 1 : parts; }
+};
+
+}  // namespace
 
 void OffloadLayer::choose_rows(const Step& step, std::span<Status> staged) {
   OffloadScratch& scratch = *step.scratch;
   OffloadFetches& fetches = *step.fetches;
-  fetches.tickets.clear();  // of a step that was given up: waits
-  const std::size_t count = uz(this->fetches());
-  fetches.rows.resize(std::max(fetches.rows.size(), count));
-  fetches.bytes.resize(fetches.rows.size());
-  fetches.at.resize(fetches.rows.size());
-  fetches.tickets.resize(count);
-  fetches.status.assign(count, {});
-  fetches.layer = layer_;
+  fetches.reset(layer_, uz(this->fetches()));
   if (scratch.workers.size() < uz(step.threads)) scratch.workers.resize(uz(step.threads));
-  // Units that cannot be dealt out evenly come last, and all workers score the landmarks of each: its scores are then the unit's
-  // and not a worker's.
   const int units = static_cast<int>(units_.size());
-  const int whole = sealed_->indexes_query_heads() ? units : units / step.threads * step.threads;
-  const int parts = step.threads;
-  std::vector<std::atomic<int>> scoring(uz(units - whole));
-  if (scratch.shared.size() < scoring.size()) scratch.shared.resize(scoring.size());
-  for (std::size_t u = 0; u < scoring.size(); ++u) {
-    scoring[u] = parts;
-    make_room(&scratch.shared[u]);
-  }
+  const Deal deal{.whole = sealed_->indexes_query_heads() ? units : units / step.threads * step.threads, .parts = step.threads};
+  const int shared = units - deal.whole;
+  if (scratch.shared.size() < uz(shared)) scratch.shared.resize(uz(shared));
+  for (int s = 0; s < shared; ++s) make_room(&scratch.shared[uz(s)]);
+  std::vector<std::atomic<int>> scored(uz(units));
   // A fetch's rows are on their way while units of others still choose; the store takes one call at a time.
   std::mutex store;
-  std::vector<int> choosing(count, units_per_fetch());
-  parallel_for(step.threads, whole + (units - whole) * parts, [&](int i, int w) {
-    const bool alone = i < whole;
-    const int among_shared = alone ? 0 : (i - whole) / parts;
-    const int u = alone ? i : whole + among_shared;
+  std::vector<int> choosing(uz(this->fetches()), units_per_fetch());
+  parallel_for(step.threads, deal.items(units), [&](int i, int w) {
+    const int u = deal.unit(i);
+    const Part part{deal.part(i), deal.parts_of(u)};
     OffloadScratch::Worker& worker = scratch.workers[uz(w)];
-    OffloadScratch::Worker& scores = alone ? worker : scratch.shared[uz(among_shared)];
-    if (alone) make_room(&scores);
-    score(step, u, alone ? Part{} : Part{(i - whole) % parts, parts}, worker, scores);
-    if (!alone && scoring[uz(among_shared)].fetch_sub(1) != 1) return;
+    OffloadScratch::Worker& scores = u < deal.whole ? worker : scratch.shared[uz(u - deal.whole)];
+    if (u < deal.whole) make_room(&scores);
+    score(step, u, part, worker, scores);
+    if (scored[uz(u)].fetch_add(1) + 1 != part.count) return;
     choose(u, worker, scores);
     if (lends_) {
       Status placed = place_lent(step, u, worker);

@@ -51,6 +51,8 @@ struct OffloadScratch {
 // One layer's fetches between begin() and select(): rows may be on their way while the layer before computes.
 struct OffloadFetches {
   static constexpr int kNone = -1;
+  void reset(int of_layer, std::size_t count);
+
   int layer = kNone;                                // whose they are
   std::vector<std::vector<std::int32_t>> rows;      // per fetch
   std::vector<std::vector<std::byte>> bytes;        // per fetch: where the rows arrive, if the store does not lend them
