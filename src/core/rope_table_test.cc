@@ -59,15 +59,34 @@ TEST(RopeTable, KeepsNormsAndRelativePositions) {
   }
 }
 
-TEST(RopeTurn, IsOneRowOfTheTable) {
-  const RopeShape shape{.dims = 64, .base = 10000, .scale = 0.5, .layout = RopeLayout::kHalves};
-  const RopeTable table = RopeTable::create(shape, 300, *Arena::create()).value();
-  for (const int position : {0, 1, 299}) {
-    std::vector<float> by_table = normals(64, 3);
-    std::vector<float> by_turn = by_table;
-    table.rotate(by_table.data(), position);
-    RopeTurn(shape, position).apply(by_turn.data());
-    EXPECT_EQ(by_turn, by_table);
+// The angles are the frequency's multiples, to the rounding of two products; the model's own, which RopeTurn has, differ from
+// them by the roundings that its graph makes in f32: one per pair and position, not more than the tenth pair shows.
+TEST(RopeTable, AnglesAreTrueAndNearTheModelsOwn) {
+  for (const RopeShape& shape : {RopeShape{.dims = 64, .base = 100000, .layout = RopeLayout::kHalves},
+                                 RopeShape{.dims = 128, .base = 500000, .scale = 0.5, .layout = RopeLayout::kNeighbours},
+                                 RopeShape{.dims = 40, .factors = std::vector<float>(20, 8.0F)}}) {
+    const RopeTable table = RopeTable::create(shape, 131072, *Arena::create()).value();
+    const auto pairs = static_cast<std::size_t>(shape.dims) / 2;
+    const double step = std::pow(static_cast<float>(shape.base), -2.0F / static_cast<float>(shape.dims));
+    for (const int position : {0, 1, 255, 256, 300, 7168, 32767, 65535, 65536, 131071}) {
+      std::vector<float> own(2 * pairs);
+      for (std::size_t i = 0; i < pairs; ++i) own[shape.layout == RopeLayout::kHalves ? i : 2 * i] = 1;
+      std::vector<float> row = own;
+      table.rotate(row.data(), position);
+      RopeTurn(shape, position).apply(own.data());
+      for (std::size_t i = 0; i < pairs; ++i) {
+        const bool halves = shape.layout == RopeLayout::kHalves;
+        const std::size_t first = halves ? i : 2 * i;
+        const std::size_t second = halves ? i + pairs : 2 * i + 1;
+        const double factor = shape.factors.empty() ? 1 : shape.factors[i];
+        const double angle = position * shape.scale * std::pow(step, static_cast<double>(i)) / factor;
+        ASSERT_NEAR(row[first], std::cos(angle), 3e-7) << position << " pair " << i;
+        ASSERT_NEAR(row[second], std::sin(angle), 3e-7) << position << " pair " << i;
+        const double roundings = 3e-7 + angle * 6e-8 * (2 + static_cast<double>(i));
+        ASSERT_NEAR(row[first], own[first], roundings) << position << " pair " << i;
+        ASSERT_NEAR(row[second], own[second], roundings) << position << " pair " << i;
+      }
+    }
   }
 }
 
@@ -80,17 +99,21 @@ TEST(RopeTable, ALongerTableSharesWhatIsThere) {
   EXPECT_EQ(arena->allocated_bytes(), RopeTable::bytes(shape, 1));
   const RopeTable longer = one.extended(RopeTable::kPositions + 1, *arena).value();
   EXPECT_EQ(longer.positions(), 2 * RopeTable::kPositions);
-  EXPECT_EQ(longer.of(7), one.of(7));
+  EXPECT_EQ(longer.of(7).rest, one.of(7).rest);
+  EXPECT_EQ(longer.of(7).multiple, one.of(7).multiple);
   EXPECT_EQ(arena->allocated_bytes(), RopeTable::bytes(shape, RopeTable::kPositions + 1));
-  for (const int position : {0, 255, 256, 511}) {
+  const RopeTable at_once = RopeTable::create(shape, RopeTable::kPositions + 1, *arena).value();
+  for (const int position : {0, 255, 256, 65535, 65536, 131071}) {
     std::vector<float> row = normals(40, 3);
     std::vector<float> expected = row;
     longer.rotate(row.data(), position);
-    RopeTurn(shape, position).apply(expected.data());
+    at_once.rotate(expected.data(), position);
     EXPECT_EQ(row, expected) << position;
-    for (std::size_t i = 20; i < 32; ++i) {  // what is too many turns by nothing
-      EXPECT_EQ(longer.of(position)[i], 1.0F);
-      EXPECT_EQ(longer.of(position)[32 + i], 0.0F);
+    for (const float* const part : {longer.of(position).multiple, longer.of(position).rest}) {
+      for (std::size_t i = 20; i < 32; ++i) {  // what is too many turns by nothing
+        EXPECT_EQ(part[i], 1.0F);
+        EXPECT_EQ(part[32 + i], 0.0F);
+      }
     }
   }
 }
@@ -99,6 +122,9 @@ TEST(RopeTable, AFullArenaIsTold) {
   const auto arena = Arena::create(1000);
   EXPECT_EQ(RopeTable::create({.dims = 64}, 8, *arena).status().code(), Code::kExhausted);
   EXPECT_EQ(arena->allocated_bytes(), 0U);
+  const auto half = Arena::create(RopeTable::bytes({.dims = 64}, 1) - 1);  // room for one of the two tables
+  EXPECT_EQ(RopeTable::create({.dims = 64}, 8, *half).status().code(), Code::kExhausted);
+  EXPECT_EQ(half->allocated_bytes(), 0U);
 }
 
 }  // namespace

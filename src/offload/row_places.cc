@@ -135,39 +135,52 @@ void score_f16_places(const TileFormat& format, const ScoreArgs& args) {
   for_query_chunks<ScoreF16Places<Narrow>>(format, args);
 }
 
-// `turn`: cosines, and `padded` numbers on, sines.
-HWY_INLINE void turn_neighbours(const float* HWY_RESTRICT turn, std::size_t padded, std::size_t pairs, float* HWY_RESTRICT row) {
+struct PairTurns {
+  hn::Vec<Narrow> cosine;
+  hn::Vec<Narrow> sine;
+};
+
+// Of pairs [i, i + Lanes) of a position.
+HWY_INLINE PairTurns turns_at(RopeTable::Turn parts, std::size_t padded, std::size_t i) {
+  const Narrow d;
+  const auto a = hn::LoadU(d, parts.multiple + i);
+  const auto b = hn::LoadU(d, parts.multiple + padded + i);
+  const auto c = hn::LoadU(d, parts.rest + i);
+  const auto e = hn::LoadU(d, parts.rest + padded + i);
+  return {hn::NegMulAdd(b, e, hn::Mul(a, c)), hn::MulAdd(b, c, hn::Mul(a, e))};
+}
+
+HWY_INLINE void turn_neighbours(RopeTable::Turn parts, std::size_t padded, std::size_t pairs, float* HWY_RESTRICT row) {
   const Narrow d;
   for (std::size_t i = 0; i < pairs; i += hn::Lanes(d)) {
     hn::Vec<Narrow> a;
     hn::Vec<Narrow> b;
     hn::LoadInterleaved2(d, row + 2 * i, a, b);
-    const auto cosine = hn::LoadU(d, turn + i);
-    const auto sine = hn::LoadU(d, turn + padded + i);
-    hn::StoreInterleaved2(hn::NegMulAdd(b, sine, hn::Mul(a, cosine)), hn::MulAdd(a, sine, hn::Mul(b, cosine)), d, row + 2 * i);
+    const PairTurns by = turns_at(parts, padded, i);
+    hn::StoreInterleaved2(hn::NegMulAdd(b, by.sine, hn::Mul(a, by.cosine)), hn::MulAdd(a, by.sine, hn::Mul(b, by.cosine)), d,
+                          row + 2 * i);
   }
 }
 
-HWY_INLINE void turn_halves(const float* HWY_RESTRICT turn, std::size_t padded, std::size_t pairs, float* HWY_RESTRICT row) {
+HWY_INLINE void turn_halves(RopeTable::Turn parts, std::size_t padded, std::size_t pairs, float* HWY_RESTRICT row) {
   const Narrow d;
   for (std::size_t i = 0; i < pairs; i += hn::Lanes(d)) {
     const auto a = hn::LoadU(d, row + i);
     const auto b = hn::LoadU(d, row + i + pairs);
-    const auto cosine = hn::LoadU(d, turn + i);
-    const auto sine = hn::LoadU(d, turn + padded + i);
-    hn::StoreU(hn::NegMulAdd(b, sine, hn::Mul(a, cosine)), d, row + i);
-    hn::StoreU(hn::MulAdd(a, sine, hn::Mul(b, cosine)), d, row + i + pairs);
+    const PairTurns by = turns_at(parts, padded, i);
+    hn::StoreU(hn::NegMulAdd(b, by.sine, hn::Mul(a, by.cosine)), d, row + i);
+    hn::StoreU(hn::MulAdd(a, by.sine, hn::Mul(b, by.cosine)), d, row + i + pairs);
   }
 }
 
 HWY_INLINE void turn_row(const RowPlaces& places, std::size_t r, float* HWY_RESTRICT row) {
   const RopeTable& rope = *places.rope;
-  const float* const turn = rope.of(places.positions[r]);
   const std::size_t pairs = static_cast<std::size_t>(rope.dims()) / 2;
   const std::size_t padded = static_cast<std::size_t>(rope.padded_pairs());
   if (pairs % hn::MaxLanes(Narrow()) != 0) return rope.rotate(row, places.positions[r]);
-  if (rope.layout() == RopeLayout::kNeighbours) return turn_neighbours(turn, padded, pairs, row);
-  turn_halves(turn, padded, pairs, row);
+  const RopeTable::Turn parts = rope.of(places.positions[r]);
+  if (rope.layout() == RopeLayout::kNeighbours) return turn_neighbours(parts, padded, pairs, row);
+  turn_halves(parts, padded, pairs, row);
 }
 
 HWY_INLINE void decode_higgs4(const PlacesLayout& layout, const std::byte* from, float* HWY_RESTRICT row) {

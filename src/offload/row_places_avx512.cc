@@ -201,28 +201,41 @@ inline void turn_block(__m512 cosine, __m512 sine, __m512* x) {
   x[1] = _mm512_fmadd_ps(a, sine, _mm512_mul_ps(b, cosine));
 }
 
+struct PairTurns {
+  __m512 cosine;
+  __m512 sine;
+};
+
+// Of 16 pairs of a position.
+inline PairTurns turns_at(const RopeTable::Turn& parts, std::size_t padded, std::size_t pair) {
+  const __m512 a = _mm512_loadu_ps(parts.multiple + pair);
+  const __m512 b = _mm512_loadu_ps(parts.multiple + padded + pair);
+  const __m512 c = _mm512_loadu_ps(parts.rest + pair);
+  const __m512 d = _mm512_loadu_ps(parts.rest + padded + pair);
+  return {_mm512_fnmadd_ps(b, d, _mm512_mul_ps(a, c)), _mm512_fmadd_ps(b, c, _mm512_mul_ps(a, d))};
+}
+
 template <int kHalves, Turning kTurning>
 inline void turn_key(const RopeTable& rope, std::int32_t position, __m512* x) {
-  const float* const cosines = rope.of(position);
+  const RopeTable::Turn parts = rope.of(position);
   const std::size_t padded = static_cast<std::size_t>(rope.padded_pairs());
-  const float* const sines = cosines + padded;
   const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
   const __m512i odd = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
   for (std::size_t t = 0; t < kHalves; ++t) {
     if (kTurning == Turning::kNeighbours && 32 * t >= padded) break;
-    const __m512 cosine = _mm512_loadu_ps(cosines + 32 * t);
-    const __m512 sine = _mm512_loadu_ps(sines + 32 * t);
+    const PairTurns first = turns_at(parts, padded, 32 * t);
     if (kTurning == Turning::kNeighbours) {
-      turn_block(cosine, sine, x + 4 * t);
+      turn_block(first.cosine, first.sine, x + 4 * t);
       if (32 * t + 16 >= padded) break;
     }
-    const __m512 cosine_2 = _mm512_loadu_ps(cosines + 32 * t + 16);
-    const __m512 sine_2 = _mm512_loadu_ps(sines + 32 * t + 16);
+    const PairTurns second = turns_at(parts, padded, 32 * t + 16);
     if (kTurning == Turning::kNeighbours) {
-      turn_block(cosine_2, sine_2, x + 4 * t + 2);
+      turn_block(second.cosine, second.sine, x + 4 * t + 2);
     } else {
-      turn_block(_mm512_permutex2var_ps(cosine, even, cosine_2), _mm512_permutex2var_ps(sine, even, sine_2), x + 4 * t);
-      turn_block(_mm512_permutex2var_ps(cosine, odd, cosine_2), _mm512_permutex2var_ps(sine, odd, sine_2), x + 4 * t + 2);
+      turn_block(_mm512_permutex2var_ps(first.cosine, even, second.cosine), _mm512_permutex2var_ps(first.sine, even, second.sine),
+                 x + 4 * t);
+      turn_block(_mm512_permutex2var_ps(first.cosine, odd, second.cosine), _mm512_permutex2var_ps(first.sine, odd, second.sine),
+                 x + 4 * t + 2);
     }
   }
 }

@@ -83,7 +83,7 @@ struct Rows {
 
 RopeShape rope_of(int dims, RopeLayout layout) { return {.dims = dims, .base = 10000, .scale = 1, .layout = layout}; }
 
-void expect_scores(const Rows& rows, const TileFormat& format, const RopeShape* rope, int queries, int begin, int end) {
+void expect_scores(const Rows& rows, const TileFormat& format, const RopeTable* rope, int queries, int begin, int end) {
   const std::size_t dim = uz(rows.head_dim);
   const std::vector<float> q = normals(uz(queries) * dim, 9);
   const std::size_t stride = uz(end - begin) + 3;
@@ -98,7 +98,7 @@ void expect_scores(const Rows& rows, const TileFormat& format, const RopeShape* 
   std::vector<float> key(dim);
   for (int r = begin; r < end; ++r) {
     rows.key.decode(rows.places.rows[r], key.data());
-    if (rope != nullptr) RopeTurn(*rope, rows.places.positions[r]).apply(key.data());
+    if (rope != nullptr) rope->rotate(key.data(), rows.places.positions[r]);
     for (std::size_t query = 0; query < uz(queries); ++query) {
       double dot = 0;
       double size = 0;
@@ -179,17 +179,16 @@ TEST_P(RowPlacesTest, UnrotatedKeysAreTurned) {
         if (!RowCodec::create(format, dim).ok()) continue;
         for (const int dims : {dim, dim / 2, 4}) {  // some models turn a part of a head
           Rows rows(format, RowFormat::kF16, dim, kRows);
-          const RopeShape rope = rope_of(dims, layout);
-          const RopeTable turns = RopeTable::create(rope, 17 * kRows + 3, *Arena::create()).value();
+          const RopeTable turns = RopeTable::create(rope_of(dims, layout), 17 * kRows + 3, *Arena::create()).value();
           rows.places.rope = &turns;
           const TileFormat key = make_places_format(rows.side(Side::kKey, true), Side::kKey);
-          for (const int queries : {1, 3, 4, 7, 9}) expect_scores(rows, key, &rope, queries, 2, kRows);
+          for (const int queries : {1, 3, 4, 7, 9}) expect_scores(rows, key, &turns, queries, 2, kRows);
           std::vector<float> decoded(kRows * uz(dim));
           key.kernels.decode(key, rows.tile(), 0, kRows, {decoded.data(), kRows, uz(dim)});
           std::vector<float> expected(uz(dim));
           for (int r = 0; r < kRows; ++r) {
             rows.key.decode(rows.places.rows[r], expected.data());
-            RopeTurn(rope, rows.places.positions[r]).apply(expected.data());
+            turns.rotate(expected.data(), rows.places.positions[r]);
             ASSERT_TRUE(std::equal(expected.begin(), expected.end(), decoded.begin() + r * dim)) << r;
           }
           if (HasFatalFailure()) return;
