@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "bench/speed.h"
@@ -21,6 +24,7 @@ namespace kvartet {
 namespace {
 
 constexpr int kMostRounds = 10'000;
+constexpr std::string_view kOwnEngine = "kvartet";
 
 struct SpeedFlags {
   ModelFlags model;
@@ -34,11 +38,26 @@ struct SpeedFlags {
   bool json = false;
 };
 
+// What the tables call the caches, and how wide that is.
+struct CacheNames {
+  explicit CacheNames(const SpeedReport& report) {
+    std::vector<std::string> specs;
+    for (const SpeedRow& row : report.rows)
+      if (row.engine == kOwnEngine && std::ranges::find(specs, row.spec) == specs.end()) specs.push_back(row.spec);
+    of_spec = short_names(specs);
+    for (const SpeedRow& row : report.rows) width = std::max(width, of(row).size());
+  }
+  std::string of(const SpeedRow& row) const { return row.engine == kOwnEngine ? of_spec.at(row.spec) : row.spec; }
+
+  std::map<std::string, std::string> of_spec;
+  std::size_t width = 20;
+};
+
 // Where a decode step's time goes, and how near its reading comes to the plain bandwidth.
-void print_breakdown(const SpeedReport& report) {
+void print_breakdown(const SpeedReport& report, const CacheNames& names) {
   std::string text =
-      fmt::format("\none decode step in ms (MiB read, share of {:.1f} GB/s)\n{:44} {:>7} {:>20} {:>20} {:>8} {:>20}\n",
-                  report.read_gb_per_s, "cache", "depth", "linear layers", "attention", "policy", "logits");
+      fmt::format("\none decode step in ms (MiB read, share of {:.1f} GB/s)\n{:{}} {:>7} {:>20} {:>20} {:>8} {:>20}\n",
+                  report.read_gb_per_s, "cache", names.width, "depth", "linear layers", "attention", "policy", "logits");
   const auto reading = [&](double seconds, std::int64_t bytes) {
     const double gb_per_s = seconds > 0 ? static_cast<double>(bytes) / seconds * 1e-9 : 0;
     return fmt::format("{:.2f} ({:.0f}, {:.0f} %)", seconds * 1e3, static_cast<double>(bytes) / (1024.0 * 1024.0),
@@ -47,20 +66,20 @@ void print_breakdown(const SpeedReport& report) {
   for (const SpeedRow& row : report.rows) {
     if (!row.breakdown) continue;
     const StepBreakdown& b = *row.breakdown;
-    text +=
-        fmt::format("{:44} {:>7} {:>20} {:>20} {:>8.2f} {:>20}\n", row.spec, row.depth, reading(b.times.linear, b.layer_bytes),
-                    reading(b.times.attention, b.cache_bytes), b.times.cache * 1e3, reading(b.times.head, b.head_bytes));
+    text += fmt::format("{:{}} {:>7} {:>20} {:>20} {:>8.2f} {:>20}\n", names.of(row), names.width, row.depth,
+                        reading(b.times.linear, b.layer_bytes), reading(b.times.attention, b.cache_bytes), b.times.cache * 1e3,
+                        reading(b.times.head, b.head_bytes));
   }
   print(text);
 }
 
 // What lies where, and what a step moves between the tiers; only if a cache has a slow tier.
-void print_tiers(const SpeedReport& report) {
+void print_tiers(const SpeedReport& report, const CacheNames& names) {
   constexpr double kMib = 1024.0 * 1024.0;
   std::string text = fmt::format(
-      "\nMiB held and moved per step; this process holds {:.0f} MiB\n{:44} {:>7} {:>9} {:>9} {:>8} {:>8} {:>9} {:>9} {:>7}\n",
-      static_cast<double>(report.resident_bytes) / kMib, "cache", "depth", "fast tier", "slow tier", "rows", "hits", "requests",
-      "MiB read", "÷ used");
+      "\nMiB held and moved per step; this process holds {:.0f} MiB\n{:{}} {:>7} {:>9} {:>9} {:>8} {:>8} {:>9} {:>9} {:>7}\n",
+      static_cast<double>(report.resident_bytes) / kMib, "cache", names.width, "depth", "fast tier", "slow tier", "rows", "hits",
+      "requests", "MiB read", "÷ used");
   bool has_far_rows = false;
   for (const SpeedRow& row : report.rows) {
     if (!row.breakdown) continue;
@@ -70,22 +89,23 @@ void print_tiers(const SpeedReport& report) {
     const double rows = static_cast<double>(b.traffic.rows_fetched + b.traffic.rows_hit) / steps;
     const double read = static_cast<double>(b.traffic.medium.bytes_read);
     const double used = static_cast<double>(b.traffic.bytes_fetched);
-    text += fmt::format("{:44} {:>7} {:>9.1f} {:>9.1f} {:>8.0f} {:>6.1f} % {:>9.0f} {:>9.2f} {:>7.2f}\n", row.spec, row.depth,
-                        static_cast<double>(b.held.fast_allocated()) / kMib, static_cast<double>(b.held.slow_allocated) / kMib,
-                        rows, rows > 0 ? 100 * static_cast<double>(b.traffic.rows_hit) / steps / rows : 0.0,
+    text += fmt::format("{:{}} {:>7} {:>9.1f} {:>9.1f} {:>8.0f} {:>6.1f} % {:>9.0f} {:>9.2f} {:>7.2f}\n", names.of(row),
+                        names.width, row.depth, static_cast<double>(b.held.fast_allocated()) / kMib,
+                        static_cast<double>(b.held.slow_allocated) / kMib, rows,
+                        rows > 0 ? 100 * static_cast<double>(b.traffic.rows_hit) / steps / rows : 0.0,
                         static_cast<double>(b.traffic.medium.reads) / steps, read / steps / kMib, used > 0 ? read / used : 0.0);
   }
   if (has_far_rows) print(text);
 }
 
 // How each slow tier was reached, since a slower way may have been taken, and what the disk gives at most.
-void print_media(const SpeedReport& report) {
+void print_media(const SpeedReport& report, const CacheNames& names) {
   std::string text;
   std::set<std::pair<std::string, std::string>> named;
   for (const SpeedRow& row : report.rows) {
     if (!row.breakdown || row.breakdown->slow_medium.empty()) continue;
     const std::string& medium = row.breakdown->slow_medium;
-    if (named.emplace(row.spec, medium).second) text += fmt::format("slow tier of {}: {}\n", row.spec, medium);
+    if (named.emplace(row.spec, medium).second) text += fmt::format("slow tier of {}: {}\n", names.of(row), medium);
   }
   if (report.disk) {
     text += fmt::format("random reads of 4 KiB before the first round ({}): {:.0f} per second, ± {:.0f} %\n", report.disk->medium,
@@ -94,18 +114,26 @@ void print_media(const SpeedReport& report) {
   if (!text.empty()) print("\n" + text);
 }
 
-void print_table(const SpeedReport& report) {
+void print_table(const SpeedReport& report, const CacheNames& names) {
   std::string text = fmt::format(
       "in the same rounds: plain reading {:.1f} GB/s, multiply-adds {:.0f} GFLOP/s\n\n"
-      "{:10} {:44} {:8} {:>7} {:>10}  {}\n",
-      report.read_gb_per_s, report.compute_gflop_per_s, "engine", "cache", "phase", "depth", "tokens/s", "rounds");
+      "{:10} {:{}} {:8} {:>7} {:>10}  {}\n",
+      report.read_gb_per_s, report.compute_gflop_per_s, "engine", "cache", names.width, "phase", "depth", "tokens/s", "rounds");
   for (const SpeedRow& row : report.rows) {
     std::string runs;
     for (double r : row.runs) runs += rate_text(r) + " ";
-    text += fmt::format("{:10} {:44} {:8} {:>7} {:>10}  {}\n", row.engine, row.spec, row.phase, row.depth,
+    text += fmt::format("{:10} {:{}} {:8} {:>7} {:>10}  {}\n", row.engine, names.of(row), names.width, row.phase, row.depth,
                         rate_text(row.tokens_per_s), runs);
   }
   print(text);
+}
+
+// What was left out of the names.
+void print_specs(const CacheNames& names) {
+  std::string text;
+  for (const auto& [spec, name] : names.of_spec)
+    if (name != spec) text += wrapped(fmt::format("{} is {}", name, spec), 2);
+  if (!text.empty()) print("\n" + text);
 }
 
 void print_json(const SpeedReport& report, const SpeedFlags& flags) {
@@ -199,10 +227,12 @@ Status speed(SpeedFlags& flags) {
     print_json(report, flags);
     return {};
   }
-  print_table(report);
-  print_media(report);
-  if (flags.breakdown) print_breakdown(report);
-  if (flags.breakdown) print_tiers(report);
+  const CacheNames names(report);
+  print_table(report, names);
+  print_media(report, names);
+  if (flags.breakdown) print_breakdown(report, names);
+  if (flags.breakdown) print_tiers(report, names);
+  print_specs(names);
   return {};
 }
 

@@ -193,9 +193,7 @@ void write_answers(Html& out, const PageContext& page) {
     if (!answer.nearest.empty()) out.element("p", answer.nearest);
     if (!answer.cost.empty()) out.element("p", answer.cost);
     if (!answer.others.empty()) {
-      out.element(
-          "p",
-          "The others: first those that lose nothing, then the undecided (nearest to harmless first), then those that lose:");
+      out.element("p", "The others, the harmless first, then the undecided, and those that lose last:");
       out.open("ul");
       for (const std::string& other : answer.others) out.element("li", other);
       out.close();

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <sstream>
 #include <string>
 
 #include "tiny_models.h"
@@ -66,11 +67,15 @@ TEST_F(TierCommand, SpeedNamesTheMedium) {
   EXPECT_NE(medium.find("page cache"), std::string::npos) << medium;
   const Finished text = speed({});
   ASSERT_TRUE(is_ok(text));
-  const std::string line = "slow tier of " + last["spec"].get<std::string>() + ": " + medium + "\n";
+  const std::string line = "slow tier of yakv:budget=0.03125: " + medium + "\n";
   const std::size_t at = text.out.find(line);
   ASSERT_NE(at, std::string::npos) << text.out;
   EXPECT_EQ(text.out.find(line, at + 1), std::string::npos) << "once for both depths";
   EXPECT_NE(text.out.find("random reads of 4 KiB"), std::string::npos) << text.out;
+  // Its whole name once, below, and no line that a terminal would break.
+  EXPECT_NE(text.out.find("\nyakv:budget=0.03125 is yakv:budget=0.03125,chunk=1,index=higgs2,"), std::string::npos) << text.out;
+  std::istringstream lines(text.out);
+  for (std::string shown; std::getline(lines, shown);) EXPECT_LE(shown.size(), 120U) << shown;
 }
 
 // Three sequences on one file: the sealed document and a fork for each question.
