@@ -113,7 +113,7 @@ std::size_t RopeTable::table_bytes(const RopeShape& shape) {
 }
 
 std::size_t RopeTable::bytes(const RopeShape& shape, int positions) {
-  const auto multiples = static_cast<std::size_t>((positions + kPositions - 1) / kPositions);
+  const std::size_t multiples = (static_cast<std::size_t>(positions) + kPositions - 1) / kPositions;
   return (1 + multiples) * table_bytes(shape);
 }
 
