@@ -4,9 +4,25 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/check.h"
 #include "core/uz.h"
 
 namespace kvartet {
+namespace {
+
+// The largest score of each run of neighbours; the scores themselves where a run is one.
+std::span<const float> best_of_runs(std::span<const float> scores, int run, std::vector<float>* best) {
+  if (run == 1) return scores;
+  KV_CHECK(scores.size() % uz(run) == 0);
+  best->resize(scores.size() / uz(run));
+  for (std::size_t r = 0; r < best->size(); ++r) {
+    const std::span<const float> own = scores.subspan(r * uz(run), uz(run));
+    (*best)[r] = *std::max_element(own.begin(), own.end());
+  }
+  return *best;
+}
+
+}  // namespace
 
 std::size_t OffloadLayer::queries_asking() const {
   const bool linear = options_->index.kind == IndexKind::kMean || options_->index.kind == IndexKind::kResidual;
@@ -78,15 +94,18 @@ void OffloadLayer::choose(int unit_index, OffloadScratch::Worker& worker, Offloa
   if (!scores_at_once()) {
     aggregate_scores(options_->aggregate, {from.logits.data(), queries_asking(), from.scores.size()}, from.pieces, from.scores);
   }
-  worker.top.select(from.scores, sealed_->segments().selected, &worker.chunks);
+  const int run = options_->run;
+  worker.top.select(best_of_runs(from.scores, run, &worker.run_scores), sealed_->segments().selected / run, &worker.runs);
 
   Unit& unit = units_[uz(unit_index)];
   const int head = unit_index / units_per_head();
   const int chunk = options_->index.chunk;
   unit.chosen.clear();
-  for (const std::int32_t candidate : worker.chunks) {
-    const int first_token = first_position(head, candidate);
-    append_range(first_token, first_token + chunk, &unit.chosen);
+  for (const std::int32_t first : worker.runs) {
+    for (int candidate = first * run; candidate < (first + 1) * run; ++candidate) {
+      const int first_token = first_position(head, candidate);
+      append_range(first_token, first_token + chunk, &unit.chosen);
+    }
   }
 }
 

@@ -133,14 +133,14 @@ class Offloaded {
 
 inline const std::string kExact = "select:index=f32,keys=f16,values=f16,rope=post";
 
-// Scores of every candidate in double; the k best tokens.
-inline std::vector<std::int32_t> exact_top(const Offloaded& fed, const std::vector<float>& queries, int head, int group,
-                                           int begin, int end, int k) {
-  std::vector<double> score(static_cast<std::size_t>(end - begin), -1e300);
+// log of the largest softmax weight, among these rows, that any query of the group gives each of them.
+inline std::vector<double> exact_scores(const Offloaded& fed, const std::vector<float>& queries, int head, int group,
+                                        const std::vector<std::int32_t>& rows) {
+  std::vector<double> score(rows.size(), -1e300);
   for (int g = 0; g < group; ++g) {
     std::vector<double> logits;
     double sum = 0;
-    for (int t = begin; t < end; ++t) {
+    for (const std::int32_t t : rows) {
       double dot = 0;
       for (int c = 0; c < kDim; ++c)
         dot += static_cast<double>(queries[static_cast<std::size_t>((head * group + g) * kDim + c)]) * fed.key(t, head)[c];
@@ -149,6 +149,15 @@ inline std::vector<std::int32_t> exact_top(const Offloaded& fed, const std::vect
     }
     for (std::size_t j = 0; j < logits.size(); ++j) score[j] = std::max(score[j], logits[j] - std::log(sum));
   }
+  return score;
+}
+
+// Scores of every candidate in double; the k best tokens.
+inline std::vector<std::int32_t> exact_top(const Offloaded& fed, const std::vector<float>& queries, int head, int group,
+                                           int begin, int end, int k) {
+  std::vector<std::int32_t> rows(static_cast<std::size_t>(end - begin));
+  std::iota(rows.begin(), rows.end(), begin);
+  const std::vector<double> score = exact_scores(fed, queries, head, group, rows);
   std::vector<std::int32_t> order(score.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {

@@ -163,8 +163,9 @@ TEST(OffloadGenerated, UnrotatedKeysComeBackAtTheirAngle) {
 
 // The point of it: near rows do not grow, and what grows are the landmarks and, with rope=pre, the table of angles.
 TEST(OffloadGenerated, ALongOutputStaysBounded) {
-  for (const std::string spec : {"yakv:budget=32,local=32", "select:index=higgs2x16,budget=32", "select:index=residual,budget=32",
-                                 "arkvale:budget=64", "yakv:share=head", "yakv:groups=joint,dense=0"}) {
+  for (const std::string spec :
+       {"yakv:budget=32,local=32", "select:index=higgs2x16,budget=32", "select:index=residual,budget=32", "arkvale:budget=64",
+        "yakv:share=head", "yakv:groups=joint,dense=0", "yakv:budget=32,local=32,run=32"}) {
     const std::string more = more_of(spec, 256);
     const auto arena = Arena::create();
     Offloaded fed(spec + more, 4700, kHeads, 1, arena);

@@ -34,8 +34,8 @@ namespace kvartet {
 // Scratch that layers share; grows to the largest use.
 struct OffloadScratch {
   struct Worker {
-    std::vector<float> queries, logits, scores, lut, row;
-    std::vector<std::int32_t> chunks;
+    std::vector<float> queries, logits, scores, run_scores, lut, row;
+    std::vector<std::int32_t> runs;
     std::vector<std::uint8_t> wanted;                          // per prompt position
     std::vector<F16Row> keys, values;                          // to be put into one tile
     std::vector<std::byte> f16_rows;                           // of these, what had to be decoded

@@ -35,6 +35,42 @@ TEST(Offload, TOracle1SelectsTheExactTopForEveryGroupSize) {
   }
 }
 
+// The candidates in the `count` runs with the best of all scores.
+std::vector<std::int32_t> rows_of_best_runs(const std::vector<std::int32_t>& candidates, const std::vector<double>& scores,
+                                            int run, int count) {
+  std::vector<std::pair<double, int>> best;  // of a run, negative, and which
+  for (int r = 0; r < std::ssize(scores) / run; ++r)
+    best.emplace_back(-*std::max_element(scores.begin() + r * run, scores.begin() + (r + 1) * run), r);
+  std::sort(best.begin(), best.end());
+  std::vector<std::int32_t> rows;
+  for (int i = 0; i < count; ++i)
+    for (int t = 0; t < run; ++t)
+      rows.push_back(candidates[static_cast<std::size_t>(best[static_cast<std::size_t>(i)].second * run + t)]);
+  std::sort(rows.begin(), rows.end());
+  return rows;
+}
+
+// Runs stand where the prompt's chunks of the same length would, each is as good as its best landmark, and all of it comes.
+TEST(Offload, RunsAreSelectedByTheBestOfThem) {
+  for (const std::string more : {"", ",generated=64"}) {
+    Offloaded fed(kExact + ",run=16,budget=48,sinks=16,local=32" + more, 900);
+    expect_ok(fed.prompt(409));
+    for (std::uint64_t i = 0; i < 150; ++i) {
+      const std::vector<float> q = fed.queries(i);
+      expect_ok(fed.begin_step(q));
+      for (int h = 0; h < kKvHeads; ++h) {
+        const RowSelection selection = fed.cache().selection(0, h);
+        ASSERT_EQ(selection.candidates.size() % 16, 0U);
+        const std::vector<double> scores = exact_scores(fed, q, h, 3, selection.candidates);
+        ASSERT_EQ(selection.selected, rows_of_best_runs(selection.candidates, scores, 16, 3))
+            << more << " step " << i << " " << h;
+      }
+      expect_ok(fed.end_step());
+      expect_ok(fed.cache().check_integrity());
+    }
+  }
+}
+
 // Whatever the index, the answer is exact attention over what was kept, selected and generated.
 TEST(Offload, ViewsAreTheUnionOfTheSegments) {
   for (const std::string index :
@@ -277,7 +313,8 @@ TEST(Offload, TMemBytesEqualSection7) {
 TEST(Offload, PredictedBytesEqualHeldOnes) {
   for (const std::string spec :
        {"yakv", "yakv-engine", "shadowkv:rank=32", "oracle", "oracle:share=head", "arkvale", "select:index=residual,keys=fp8",
-        "select:index=nvfp4,chunk=4,sinks=16,outliers=cosine,values=nvfp4", "select:dense=1", "select:index=higgs2x16"}) {
+        "select:index=nvfp4,chunk=4,sinks=16,outliers=cosine,values=nvfp4", "select:dense=1", "select:index=higgs2x16",
+        "select:run=16", "select:chunk=2,index=higgs4,run=8,budget=0.125", "yakv:run=64,budget=0.25", "yakv-engine:run=8"}) {
     for (const int tokens : {0, 1, 300, 600, 1023}) {
       Offloaded fed(spec, 1100);
       if (tokens > 0) expect_ok(fed.prompt(tokens));
@@ -386,7 +423,14 @@ TEST(OffloadSpec, CanonicalAndRefusals) {
                    {"yakv+kivi", "alone"},
                    {"snapkv+yakv", "alone"},
                    {"yakv:budget=1.5", "share"},
+                   {"yakv:run=12", "run=8 and run=16"},
+                   {"yakv:run=128", "run=64"},
+                   {"yakv:run=16,local=24", "local=16 and local=32"},
+                   {"yakv:run=64,budget=32", "budget=64"},
+                   {"shadowkv:run=2", "outliers=first"},
                    {"yakv:meta=4", "residual"}});
+  EXPECT_EQ(spec_of("yakv:run=1"), spec_of("yakv"));
+  EXPECT_NE(spec_of("yakv:run=16").canonical.find(",share=group,run=16,sinks=0,"), std::string::npos);
   EXPECT_FALSE(check_spec(spec_of("shadowkv"), rotating_shape()).ok());  // rank 160 of 128 channels
   EXPECT_FALSE(check_spec(spec_of("yakv"), small_shape()).ok());         // no rotation known
   EXPECT_TRUE(check_spec(spec_of("oracle"), small_shape()).ok());

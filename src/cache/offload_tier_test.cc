@@ -123,7 +123,7 @@ class FedCache {
 
 const char* const kFileTiers[] = {"mmap", "disk"};
 const char* const kSpecs[] = {"yakv:budget=40,local=16", "select:keys=f32,values=f32,index=higgs4,budget=24,share=head",
-                              "shadowkv:rank=16,sinks=16,budget=64"};
+                              "shadowkv:rank=16,sinks=16,budget=64", "yakv:run=8,budget=40,local=16"};
 
 std::string in_tier(const std::string& spec, const std::string& tier, const std::string& more = "") {
   return spec + ",tier=" + tier + more;

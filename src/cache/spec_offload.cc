@@ -1,6 +1,7 @@
 // The methods that leave rows in the slow tier and select some for every query, as a spec names them.
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <charconv>
 #include <string>
 #include <vector>
@@ -13,10 +14,10 @@
 namespace kvartet {
 namespace {
 
-constexpr std::array<std::string_view, 25> kKeys = {"budget", "chunk",   "index", "meta",     "partial", "skew",     "factors",
-                                                    "window", "keys",    "rank",  "values",   "rope",    "groups",   "aggregate",
-                                                    "share",  "queries", "sinks", "outliers", "local",   "segments", "min",
-                                                    "dense",  "tier",    "cache", "generated"};
+constexpr std::array<std::string_view, 26> kKeys = {"budget", "chunk",   "index", "meta",   "partial",  "skew",   "factors",
+                                                    "window", "keys",    "rank",  "values", "rope",     "groups", "aggregate",
+                                                    "share",  "queries", "run",   "sinks",  "outliers", "local",  "segments",
+                                                    "min",    "dense",   "tier",  "cache",  "generated"};
 constexpr std::array<std::string_view, 4> kAggregates = {"maxsoftmax", "meanquery", "maxlogit", "sumsoftmax"};
 constexpr std::array<std::string_view, 2> kShares = {"group", "head"};
 constexpr std::array<std::string_view, 2> kQuerySources = {"own", "guessed"};
@@ -27,6 +28,7 @@ constexpr std::array<std::string_view, 2> kOutliers = {"first", "cosine"};
 constexpr std::array<std::string_view, 2> kSegments = {"chunks", "infix"};
 constexpr std::array<std::string_view, 3> kTiers = {"ram", "mmap", "disk"};
 constexpr int kLargestChunk = 256;
+constexpr int kLargestRun = 64;
 constexpr int kMostFactors = 1024;
 constexpr std::string_view kLowRank = "svd";
 
@@ -70,16 +72,26 @@ Status read_cache_share(const SpecStage& stage, double* share) {
   return usage_error(fmt::format("cache={} is not a share of the rows; write a number from 0 (no row cache) to 1", quoted(text)));
 }
 
-// Whole numbers of tokens are whole chunks (offloading.md 1.4: must divide exactly).
-Status check_whole_chunks(std::string_view key, const Amount& amount, int chunk) {
+// Whole numbers of tokens are whole chunks (offloading.md 1.4: must divide exactly), or whole runs of them.
+Status check_whole_chunks(std::string_view key, const Amount& amount, int chunk, int run) {
   const int tokens = static_cast<int>(amount.value);
-  if (amount.share || tokens % chunk == 0) return {};
-  const int below = tokens / chunk * chunk;
+  const int least = chunk * run;
+  if (amount.share || tokens % least == 0) return {};
+  const std::string what = run == 1 ? fmt::format("chunk={}", chunk) : fmt::format("chunk={} times run={}", chunk, run);
+  const int below = tokens / least * least;
   if (below == 0) {
-    return usage_error(fmt::format("{0}={1} is less than one chunk={2}; the nearest is {0}={2}", key, tokens, chunk));
+    return usage_error(fmt::format("{0}={1} is less than one {2}; the nearest is {0}={3}", key, tokens, what, least));
   }
-  return usage_error(fmt::format("{}={} is not a multiple of chunk={}; the nearest are {}={} and {}={}", key, tokens, chunk, key,
-                                 below, key, below + chunk));
+  return usage_error(fmt::format("{}={} is not a multiple of {}; the nearest are {}={} and {}={}", key, tokens, what, key, below,
+                                 key, below + least));
+}
+
+// Landmarks are written and scanned 64 at a time: runs that divide that never straddle what is added later.
+Status read_run(const SpecStage& stage, int* run) {
+  KV_ASSIGN(*run, single_whole(stage, "run", *run, 1, kLargestRun));
+  if (std::has_single_bit(static_cast<unsigned>(*run))) return {};
+  const auto below = static_cast<int>(std::bit_floor(static_cast<unsigned>(*run)));
+  return usage_error(fmt::format("run={} is not a power of two; the nearest are run={} and run={}", *run, below, 2 * below));
 }
 
 std::vector<std::string_view> index_words() {
@@ -181,7 +193,7 @@ Status read_selection(const SpecStage& stage, SelectOptions* options) {
   options->share = static_cast<Share>(share);
   KV_ASSIGN(const std::size_t queries, word_index(stage, "queries", kQuerySources, static_cast<std::size_t>(options->queries)));
   options->queries = static_cast<QuerySource>(queries);
-  return {};
+  return read_run(stage, &options->run);
 }
 
 Status check_generated(const SelectOptions& options) {
@@ -213,6 +225,10 @@ Status read_segments(const SpecStage& stage, SelectOptions* options) {
     return usage_error(
         "outliers=cosine compares a chunk's keys with their mean, and a chunk of one is its mean; write outliers=first");
   }
+  if (options->outliers == OutlierRule::kCosine && options->run > 1) {
+    return usage_error(
+        "run= selects neighbours together, and outliers=cosine takes chunks out from between them; write outliers=first");
+  }
   KV_ASSIGN(const std::size_t segments, word_index(stage, "segments", kSegments, static_cast<std::size_t>(options->segments)));
   options->segments = static_cast<Segmentation>(segments);
   KV_ASSIGN(options->least_prompt, single_whole(stage, "min", options->least_prompt, 0, kMostRows));
@@ -225,10 +241,10 @@ Status read_segments(const SpecStage& stage, SelectOptions* options) {
   options->tier = static_cast<Tier>(tier);
   KV_TRY(read_cache_share(stage, &options->cache_share));
   KV_ASSIGN(options->generated, single_whole(stage, "generated", options->generated, 0, kMostRows));
-  KV_TRY(check_whole_chunks("budget", options->budget, chunk));
+  KV_TRY(check_whole_chunks("budget", options->budget, chunk, options->run));
   if (options->segments == Segmentation::kInfix) return {};
-  KV_TRY(check_whole_chunks("sinks", options->sinks, chunk));
-  return check_whole_chunks("local", options->local, chunk);
+  KV_TRY(check_whole_chunks("sinks", options->sinks, chunk, options->run));
+  return check_whole_chunks("local", options->local, chunk, options->run);
 }
 
 std::string print_options(const SelectOptions& options) {
@@ -247,6 +263,7 @@ std::string print_options(const SelectOptions& options) {
   text += fmt::format(",aggregate={},share={}", kAggregates[static_cast<std::size_t>(options.aggregate)],
                       kShares[static_cast<std::size_t>(options.share)]);
   if (options.queries == QuerySource::kGuessed) text += ",queries=guessed";
+  if (options.run > 1) text += fmt::format(",run={}", options.run);
   text += fmt::format(",sinks={},outliers={},local={},segments={},min={},dense={},tier={},cache={}", print_amount(options.sinks),
                       kOutliers[static_cast<std::size_t>(options.outliers)], print_amount(options.local),
                       kSegments[static_cast<std::size_t>(options.segments)], options.least_prompt, options.dense_layers,
@@ -265,7 +282,7 @@ Result<std::string> read_near(const SpecStage& stage, SelectOptions options, Cac
   KV_ASSIGN(options.index.chunk, single_whole(stage, "chunk", options.index.chunk, 1, kLargestChunk));
   KV_TRY(read_amount(stage, "budget", 1, &options.budget));
   KV_ASSIGN(options.dense_layers, single_whole(stage, "dense", options.dense_layers, 0, kMostRows));
-  KV_TRY(check_whole_chunks("budget", options.budget, options.index.chunk));
+  KV_TRY(check_whole_chunks("budget", options.budget, options.index.chunk, options.run));
   spec->offload = options;
   return fmt::format("{}:{}", stage.name.key, print_near(options));
 }
@@ -296,6 +313,7 @@ std::span<const SpecMethod> offload_methods() {
       if (options.index.chunk == 1) options.outliers = OutlierRule::kFirst;
       std::string keys = options.place == Place::kNear ? print_near(options) : print_options(options);
       if (options.place == Place::kFar && !is_projected(options.index.kind) && !options.low_rank_keys) keys += ",generated=0";
+      if (options.place == Place::kFar) keys += ",run=1";
       methods.push_back({{std::string(preset.name), std::move(keys), std::string(preset.summary)}, read_select});
     }
     return methods;

@@ -1,6 +1,7 @@
 #include "offload/presets.h"
 
 #include <array>
+#include <numeric>
 
 namespace kvartet {
 namespace {
@@ -13,7 +14,7 @@ constexpr Amount share(double of_prompt) { return {of_prompt, true}; }
 int SelectOptions::block_rows() const {
   constexpr int kLeastRows = 64;  // a tile of f16
   const int landmarks = (kLeastRows + index.chunk - 1) / index.chunk;
-  const int group = landmark_group(index);
+  const int group = std::lcm(landmark_group(index), run);
   return (landmarks + group - 1) / group * group * index.chunk;
 }
 

@@ -32,6 +32,7 @@ struct SelectOptions {
   Aggregate aggregate = Aggregate::kMaxSoftmax;
   Share share = Share::kGroup;
   QuerySource queries = QuerySource::kOwn;
+  int run = 1;  // neighbouring chunks that are selected together, by the best of them
   Place place = Place::kFar;
   Amount sinks = {0, false};
   OutlierRule outliers = OutlierRule::kFirst;
@@ -47,6 +48,7 @@ struct SelectOptions {
   SegmentRequest request(int prompt) const {
     return {.prompt = prompt,
             .chunk = index.chunk,
+            .run = run,
             .budget = budget,
             .sinks = sinks,
             .local = local,
@@ -55,7 +57,7 @@ struct SelectOptions {
             .least_prompt = least_prompt};
   }
 
-  // How many of the answer's rows go far at once: whole chunks, and whole groups of landmarks as the index writes them.
+  // How many of the answer's rows go far at once: whole runs, and whole groups of landmarks as the index writes them.
   int block_rows() const;
   // Of so many generated rows, those that have gone far: a block of the oldest whenever `generated` rows are near.
   int far_generated(int rows) const;

@@ -57,10 +57,25 @@ Segments by_infix(const SegmentRequest& r) {
   return {.dense = false, .front = prefix, .candidates = infix / c, .outlier_chunks = 0, .selected = pruned / c, .local = suffix};
 }
 
+// A run is cut from the prompt as a larger chunk is.
+SegmentRequest of_runs(SegmentRequest request) {
+  request.chunk *= request.run;
+  request.run = 1;
+  return request;
+}
+
+Segments in_chunks(Segments s, int run) {
+  s.candidates *= run;
+  s.outlier_chunks *= run;
+  s.selected *= run;
+  return s;
+}
+
 }  // namespace
 
 Segments segment_prompt(const SegmentRequest& request) {
   if (request.prompt <= request.least_prompt) return {};
+  if (request.run > 1) return in_chunks(segment_prompt(of_runs(request)), request.run);
   const Segments s = request.segmentation == Segmentation::kChunks ? by_chunks(request) : by_infix(request);
   if (s.dense || s.kept_tokens(request.chunk) + s.selected * request.chunk >= request.prompt) return {};
   return s;

@@ -24,6 +24,7 @@ enum class OutlierRule : std::uint8_t {
 struct SegmentRequest {
   int prompt = 0;
   int chunk = 1;
+  int run = 1;  // chunks that are selected together
   Amount budget = {};
   Amount sinks = {};  // tokens always kept at the head, or in outlier chunks
   Amount local = {};
@@ -33,7 +34,7 @@ struct SegmentRequest {
   bool at_least_one = true;  // a share above 0 that rounds to nothing selects one chunk
 };
 
-// front + candidates * chunk + local == prompt.
+// front + candidates * chunk + local == prompt. Candidates and selected ones are whole runs.
 struct Segments {
   bool dense = true;       // the whole prompt is kept; everything else is 0 then
   int front = 0;           // tokens 0..front-1 are always kept

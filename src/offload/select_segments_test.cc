@@ -79,6 +79,32 @@ TEST(Segments, TShort) {
   EXPECT_EQ(segment_prompt({.prompt = 100, .chunk = 8, .budget = {0.01, true}, .at_least_one = false}).selected, 0);
 }
 
+// Runs of chunks are cut as chunks of their length are.
+TEST(Segments, RunsAreLargerChunks) {
+  for (const char* const name : {"yakv", "yakv-engine", "arkvale"}) {
+    for (const int run : {1, 2, 16, 64}) {
+      for (int prompt = 0; prompt < 3000; prompt += 97) {
+        SelectOptions options = preset(name);
+        options.outliers = OutlierRule::kFirst;
+        options.sinks = {64, false};
+        options.local = {64, false};
+        options.run = run;
+        const Segments s = segment_prompt(options.request(prompt));
+        SegmentRequest larger = options.request(prompt);
+        larger.chunk *= run;
+        larger.run = 1;
+        Segments expected = segment_prompt(larger);
+        expected.candidates *= run;
+        expected.selected *= run;
+        ASSERT_EQ(s, expected) << name << " " << run << " " << prompt;
+        if (s.dense) continue;
+        ASSERT_EQ(s.kept_tokens(options.index.chunk) + s.candidates * options.index.chunk, prompt);
+        ASSERT_EQ(s.candidates % run + s.selected % run, 0);
+      }
+    }
+  }
+}
+
 TEST(Segments, TheEngineFillsUpToItsLeastPrompt) {
   const Segments s = segment_prompt(preset("yakv-engine").request(1000));
   EXPECT_EQ(s.front + s.selected + s.local, 512);

@@ -235,9 +235,10 @@ CostModel::Figure CostModel::fetch_seconds(const SelectOptions& options, double 
     const LayerShape& layer = model_.shape.layers[l];
     const std::size_t row = SealedPrompt::row_bytes(options, layer);  // joint rows: heads may all want others
     const double page = static_cast<double>(page_bytes_for(row));
-    const double pages_of_chunk = std::ceil(static_cast<double>(options.index.chunk) / rows_per_page(row));
+    const int together = options.index.chunk * options.run;  // neighbours
+    const double pages_of_run = std::ceil(static_cast<double>(together) / rows_per_page(row));
     const double heads = options.share == Share::kGroup ? layer.kv_heads : layer.heads;
-    const double pages = heads * chosen / options.index.chunk * pages_of_chunk;
+    const double pages = heads * chosen / together * pages_of_run;
     reads += pages;
     bytes += pages * page;
   }

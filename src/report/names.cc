@@ -54,6 +54,7 @@ std::map<std::string, std::string> short_names(const std::vector<std::string>& s
   using Place = std::pair<std::string, std::string>;  // heads, "stage number key"
   std::map<Place, std::set<std::string>> values;
   std::map<std::string, int> alike;
+  std::map<Place, int> having;
   const auto place = [](const std::string& heads, std::size_t stage, const std::string& key) {
     return Place(heads, fmt::format("{} {}", stage, key));
   };
@@ -62,7 +63,10 @@ std::map<std::string, std::string> short_names(const std::vector<std::string>& s
     const std::string heads = heads_of(stages);
     ++alike[heads];
     for (std::size_t i = 0; i < stages.size(); ++i) {
-      for (const auto& [key, value] : stages[i].keys) values[place(heads, i, key)].insert(value);
+      for (const auto& [key, value] : stages[i].keys) {
+        values[place(heads, i, key)].insert(value);
+        ++having[place(heads, i, key)];
+      }
     }
   }
   std::map<std::string, std::string> out;
@@ -75,7 +79,8 @@ std::map<std::string, std::string> short_names(const std::vector<std::string>& s
       name += (i == 0 ? "" : "+") + stages[i].head;
       char before = ':';
       for (const auto& [key, value] : stages[i].keys) {
-        const bool telling = key == "bits" || key == "budget" || values[place(heads, i, key)].size() > 1;
+        const Place here = place(heads, i, key);
+        const bool telling = key == "bits" || key == "budget" || values[here].size() > 1 || having[here] < alike[heads];
         if (!telling) continue;
         name += before + key + (value.empty() ? "" : "=" + value);
         before = ',';
