@@ -1,5 +1,6 @@
 #include "offload/higgs4_tables.h"
 
+#include <array>
 #include <cstddef>
 
 #include "core/check.h"
@@ -67,14 +68,17 @@ Higgs4Tables make_tables(Side which, std::size_t head_dim) {
   return tables;
 }
 
+std::array<Higgs4Tables, 3> tables_of(Side which) {
+  return {make_tables(which, 64), make_tables(which, 128), make_tables(which, 256)};
+}
+
 }  // namespace
 
 const Higgs4Tables& Higgs4Tables::of(Side which, int head_dim) {
   KV_CHECK(exist(head_dim));
-  static const Higgs4Tables kOfKeys[] = {make_tables(Side::kKey, 64), make_tables(Side::kKey, 128), make_tables(Side::kKey, 256)};
-  static const Higgs4Tables kOfValues[] = {make_tables(Side::kValue, 64), make_tables(Side::kValue, 128),
-                                           make_tables(Side::kValue, 256)};
-  return (which == Side::kKey ? kOfKeys : kOfValues)[head_dim / 128];
+  static const std::array<Higgs4Tables, 3> kOfKeys = tables_of(Side::kKey);
+  static const std::array<Higgs4Tables, 3> kOfValues = tables_of(Side::kValue);
+  return (which == Side::kKey ? kOfKeys : kOfValues)[static_cast<std::size_t>(head_dim / 128)];
 }
 
 }  // namespace kvartet
