@@ -47,7 +47,8 @@ void fill_tables(const float* HWY_RESTRICT points, const float* HWY_RESTRICT que
     tables->offset += least[pair];
   }
   tables->step = widest / 127;
-  const V inverse = hn::Set(d, widest > 0 ? 127 / widest : 0.0F);
+  constexpr float kLeastWidth = 1e-36F;  // below, 127 over it is no number; all such logits are one
+  const V inverse = hn::Set(d, widest > kLeastWidth ? 127 / widest : 0.0F);
   const V half = hn::Set(d, 0.5F);
   for (std::size_t pair = 0; pair < pairs; ++pair) {
     const V from = hn::Set(d, least[pair]);

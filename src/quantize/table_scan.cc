@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 
 #include "core/check.h"
 #include "quantize/table_scan_kernels.h"
@@ -159,9 +160,9 @@ constexpr float kMostByte = 255;
 
 // |<q, point>| is at most this; a little more, so that rounding makes no entry negative.
 float product_bound(const HiggsGrid& grid, const float* q) {
-  float squares = 0;
-  for (int k = 0; k < grid.p(); ++k) squares += q[k] * q[k];
-  return 1.00001F * grid.radius() * std::sqrt(squares);
+  double squares = 0;  // of tiny queries no f32 could hold them
+  for (int k = 0; k < grid.p(); ++k) squares += static_cast<double>(q[k]) * static_cast<double>(q[k]);
+  return 1.00001F * grid.radius() * static_cast<float>(std::sqrt(squares));
 }
 
 // Of a group of tables, from `bounds` [tables] on their products: every entry, or every sum of entries, each rounded up by half
@@ -200,7 +201,7 @@ void fill_group(const TableKernels& kernels, const HiggsGrid& grid, MatView<cons
     const bool there = h < queries.rows;
     for (std::size_t s = 0; there && s < group->tables; ++s) bounds[s] = product_bound(grid, queries.row(h) + (first + s) * p);
     const float step = step_of(grid, bounds, group->tables);
-    const float inverse = step > 0 ? 1 / step : 0.0F;
+    const float inverse = step >= std::numeric_limits<float>::min() ? 1 / step : 0.0F;  // of smaller ones it is no number
     group->step[h] = step;
     group->offset[h] = 0;
     for (std::size_t s = 0; s < group->tables; ++s) {

@@ -88,6 +88,31 @@ TEST(TableScan, TLutOnEveryTarget) {
   }
 }
 
+// Queries so small that their squares are no numbers of f32: an underestimated range would let the sums of 16 bits wrap.
+TEST(TableScan, TinyQueriesKeepTheirRange) {
+  constexpr std::size_t kDim = 64;
+  constexpr std::size_t kCount = 261;
+  for (const SimdTarget& target : simd_targets()) {
+    const ScopedSimdTarget scope(target);
+    for (const int p : {2, 4}) {
+      const HiggsGrid& grid = *HiggsGrid::find(p, 256).value();
+      const std::size_t subs = kDim / static_cast<std::size_t>(p);
+      const Coded coded(grid, kCount, subs);
+      for (const float size : {1e-18F, 1e-22F, 3e-23F, 1e-30F, 1e-36F, 1e-41F}) {
+        std::vector<float> q = normals(kDim, 5);
+        for (float& x : q) x *= size;
+        std::vector<float> logits(kCount);
+        score_code_blocks(grid, coded.blocks(), {q.data(), 1, kDim}, 1, {logits.data(), 1, kCount});
+        for (std::size_t j = 0; j < kCount; ++j) {
+          const double f32 = 1e-5 * std::sqrt(static_cast<double>(kDim)) * size + 1e-33;  // below that all is one
+          const double allowed = coded.scales[j] * (1.01 * table_scan_error(grid, q.data(), subs) + f32);
+          ASSERT_NEAR(logits[j], coded.product(q.data(), j), allowed) << target.name << " p " << p << " size " << size;
+        }
+      }
+    }
+  }
+}
+
 // Byte permutations give the sums that machine words give: the same bits wherever products are fused.
 TEST(TableScan, TheSameBitsOnEveryTargetThatFusesProducts) {
   constexpr std::size_t kQueries = 3;
