@@ -30,15 +30,21 @@ std::vector<Token> some_tokens(int count, const Vocabulary& vocabulary) {
   return tokens;
 }
 
-// sum + (after - before)
-DecodeTimes added(const DecodeTimes& sum, const DecodeTimes& before, const DecodeTimes& after) {
-  return {sum.linear + after.linear - before.linear, sum.attention + after.attention - before.attention,
-          sum.cache + after.cache - before.cache, sum.head + after.head - before.head, sum.steps + after.steps - before.steps};
+// Seconds per step between two readings.
+DecodeTimes per_step(const DecodeTimes& before, const DecodeTimes& after) {
+  const double steps = std::max(1, after.steps - before.steps);
+  return {(after.linear - before.linear) / steps, (after.attention - before.attention) / steps,
+          (after.cache - before.cache) / steps, (after.head - before.head) / steps, 1};
 }
 
-DecodeTimes per_step(const DecodeTimes& sum) {
-  const double steps = std::max(1, sum.steps);
-  return {sum.linear / steps, sum.attention / steps, sum.cache / steps, sum.head / steps, 1};
+// Each part's own median: a round that something else held up does not show in any of them.
+DecodeTimes median_times(std::span<const DecodeTimes> rounds) {
+  const auto part = [&](double DecodeTimes::* seconds) {
+    std::vector<double> all;
+    for (const DecodeTimes& times : rounds) all.push_back(times.*seconds);
+    return median(std::move(all));
+  };
+  return {part(&DecodeTimes::linear), part(&DecodeTimes::attention), part(&DecodeTimes::cache), part(&DecodeTimes::head), 1};
 }
 
 // What attention reads: all that a cache holds, or the rows that its last step chose and those that are always near.
@@ -100,7 +106,8 @@ class SpeedMeter {
   // Of the depth being measured:
   std::vector<Sequence> sealed_;
   std::vector<std::vector<double>> prefill_runs_, decode_runs_;  // per spec
-  std::vector<StepBreakdown> breakdowns_;                        // per spec; times and traffic are sums over rounds
+  std::vector<StepBreakdown> breakdowns_;                        // per spec; traffic is the sum over rounds
+  std::vector<std::vector<DecodeTimes>> round_times_;            // per spec and round: of a step
   std::vector<PeerRun> peers_;
 };
 
@@ -222,7 +229,7 @@ Status SpeedMeter::decode_round(int depth) {
     const DecodeTimes before = engine_->decode_times();
     KV_ASSIGN(std::vector<Completion> done, engine_->generate(list, generate));
     StepBreakdown& breakdown = breakdowns_[i];
-    breakdown.times = added(breakdown.times, before, engine_->decode_times());
+    round_times_[i].push_back(per_step(before, engine_->decode_times()));
     if (done[0].finish_reason == FinishReason::kCancelled) return cancelled("interrupted before the measurement was complete");
     decode_runs_[i].push_back(options_.gen / done[0].decode_s);
     breakdown.held = fork.cache.bytes();
@@ -251,7 +258,7 @@ void SpeedMeter::collect(int depth) {
     SpeedRow row = make_row("kvartet", spec, "decode", depth, decode_runs_[i]);
     const WeightReads reads = engine_->weight_reads();
     row.breakdown = breakdowns_[i];
-    row.breakdown->times = per_step(row.breakdown->times);
+    row.breakdown->times = median_times(round_times_[i]);
     row.breakdown->layer_bytes = static_cast<std::int64_t>(reads.layers);
     row.breakdown->head_bytes = static_cast<std::int64_t>(reads.head);
     report_.rows.push_back(std::move(row));
@@ -288,6 +295,7 @@ Status SpeedMeter::measure_depth(int depth) {
   prefill_runs_.assign(options_.specs.size(), {});
   decode_runs_.assign(options_.specs.size(), {});
   breakdowns_.assign(options_.specs.size(), {});
+  round_times_.assign(options_.specs.size(), {});
   KV_TRY(open_peer_sessions(depth));
   // Decode at depth 0 needs a first token all the same; a prefill of so few tokens says nothing and is not reported.
   const std::vector<Token> tokens = some_tokens(std::max(depth, 1), engine_->vocabulary());

@@ -45,7 +45,7 @@ struct SpeedOptions {
 
 // Where one decode step's time goes, means over all rounds, and the bytes it reads at least.
 struct StepBreakdown {
-  DecodeTimes times;             // seconds per step
+  DecodeTimes times;             // seconds per step, medians of the rounds
   std::int64_t layer_bytes = 0;  // weights of the linear layers
   std::int64_t head_bytes = 0;   // weights behind the logits
   std::int64_t cache_bytes = 0;  // that attention reads: live bytes of the cache at this depth, or of the rows that a step chose

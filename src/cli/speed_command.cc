@@ -55,9 +55,9 @@ struct CacheNames {
 
 // Where a decode step's time goes, and how near its reading comes to the plain bandwidth.
 void print_breakdown(const SpeedReport& report, const CacheNames& names) {
-  std::string text =
-      fmt::format("\none decode step in ms (MiB read, share of {:.1f} GB/s)\n{:{}} {:>7} {:>20} {:>20} {:>8} {:>20}\n",
-                  report.read_gb_per_s, "cache", names.width, "depth", "linear layers", "attention", "policy", "logits");
+  std::string text = fmt::format(
+      "\none decode step in ms, medians of the rounds (MiB read, share of {:.1f} GB/s)\n{:{}} {:>7} {:>20} {:>20} {:>8} {:>20}\n",
+      report.read_gb_per_s, "cache", names.width, "depth", "linear layers", "attention", "policy", "logits");
   const auto reading = [&](double seconds, std::int64_t bytes) {
     const double gb_per_s = seconds > 0 ? static_cast<double>(bytes) / seconds * 1e-9 : 0;
     return fmt::format("{:.2f} ({:.0f}, {:.0f} %)", seconds * 1e3, static_cast<double>(bytes) / (1024.0 * 1024.0),
