@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <system_error>
@@ -344,7 +345,13 @@ Result<std::string> folder_or_temporary(const std::string& named) {
   if (!named.empty()) return named;
   std::error_code error;
   const std::filesystem::path folder = std::filesystem::temp_directory_path(error);
-  if (error) return io_error(fmt::format("there is no temporary folder for the rows ({}); name one", error.message()));
+  if (error) {
+    const char* const wanted = std::getenv("TMPDIR");
+    return io_error(
+        fmt::format("the temporary folder '{}' is no folder that can be used ({}); set TMPDIR to one, or name one with "
+                    "--tier-dir",
+                    wanted == nullptr ? "/tmp" : wanted, error.message()));
+  }
   return folder.string();
 }
 

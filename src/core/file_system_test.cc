@@ -285,5 +285,17 @@ TEST(MemoryFileSystem, ACrashTakesWhatWasNotSynced) {
   EXPECT_EQ(fs.read_file("a").value(), "kept");
 }
 
+TEST(RealFileSystem, ATemporaryFolderThatIsNotThereIsNamed) {
+  const char* const before = std::getenv("TMPDIR");
+  const std::string kept = before == nullptr ? "" : before;
+  setenv("TMPDIR", "/no such folder", 1);
+  const Status status = folder_or_temporary("").status();
+  EXPECT_EQ(folder_or_temporary("rows").value(), "rows");
+  before == nullptr ? unsetenv("TMPDIR") : setenv("TMPDIR", kept.c_str(), 1);
+  EXPECT_EQ(status.code(), Code::kIo);
+  EXPECT_NE(status.message().find("'/no such folder'"), std::string::npos) << status.message();
+  EXPECT_NE(status.message().find("--tier-dir"), std::string::npos) << status.message();
+}
+
 }  // namespace
 }  // namespace kvartet
