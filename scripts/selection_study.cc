@@ -249,7 +249,7 @@ class Study {
   }
 
  private:
-  void learn(std::pair<int, int> place, const DenseHead& head, std::vector<double> scores) {
+  void learn(std::pair<int, int> place, const DenseHead& head, const std::vector<double>& scores) {
     std::vector<double> mass(scores.size());
     for (const std::vector<double>& weights : head.weights)
       for (std::size_t j = 0; j < mass.size(); ++j) mass[j] += weights[j];
@@ -350,15 +350,7 @@ Status study(const std::string& model, const std::string& text_path, int tokens,
   for (int step = 0; step < steps; ++step) {
     if (step == steps / 2) study.fix_budgets();
     KV_TRY(engine->decode_observed(dense, all[uz(tokens + step)], [&](const LayerQuestion& question) -> Status {
-      std::vector<DenseHead> heads;
-      const std::span<const HeadView> views = dense.cache.views(question.layer);
-      const std::size_t group = question.q.rows / views.size();
-      const int dim = static_cast<int>(question.q.cols);
-      for (std::size_t h = 0; h < views.size(); ++h) {
-        heads.push_back(dense_head(decoded_rows(views[h].keys, views[h].rows, dim),
-                                   decoded_rows(views[h].values, views[h].rows, dim),
-                                   question.q.row_range(h * group, (h + 1) * group)));
-      }
+      const std::vector<DenseHead> heads = dense_heads(dense.cache, question.layer, question.q);
       if (step == 0) study.place(heads);
       study.add(question.layer, heads, step < steps / 2);
       return {};

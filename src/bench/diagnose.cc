@@ -207,18 +207,6 @@ class LayerDiagnosis {
   std::vector<std::vector<double>> exact_outputs_;  // [heads][head_dim]
 };
 
-std::vector<DenseHead> dense_heads(const SequenceCache& cache, int layer, MatView<const float> queries) {
-  std::vector<DenseHead> heads;
-  const std::span<const HeadView> views = cache.views(layer);
-  const std::size_t group = queries.rows / views.size();
-  const int dim = static_cast<int>(queries.cols);
-  for (std::size_t h = 0; h < views.size(); ++h) {
-    heads.push_back(dense_head(decoded_rows(views[h].keys, views[h].rows, dim), decoded_rows(views[h].values, views[h].rows, dim),
-                               queries.row_range(h * group, (h + 1) * group)));
-  }
-  return heads;
-}
-
 int most_heads(const ModelShape& shape) {
   int most = 0;
   for (const LayerShape& layer : shape.layers) most = std::max(most, layer.heads);

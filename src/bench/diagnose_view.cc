@@ -212,6 +212,18 @@ DenseHead DenseHead::only_query(std::size_t query) const {
   return own;
 }
 
+std::vector<DenseHead> dense_heads(const SequenceCache& cache, int layer, MatView<const float> queries) {
+  std::vector<DenseHead> heads;
+  const std::span<const HeadView> views = cache.views(layer);
+  const std::size_t group = queries.rows / views.size();
+  const int dim = static_cast<int>(queries.cols);
+  for (std::size_t h = 0; h < views.size(); ++h) {
+    heads.push_back(dense_head(decoded_rows(views[h].keys, views[h].rows, dim), decoded_rows(views[h].values, views[h].rows, dim),
+                               queries.row_range(h * group, (h + 1) * group)));
+  }
+  return heads;
+}
+
 std::vector<std::int32_t> exact_top(const DenseHead& head, const RowSelection& selection) {
   const std::size_t count = selection.candidates.size();
   std::vector<float> logits(head.logits.size() * count);

@@ -28,6 +28,8 @@ struct DenseHead {
   DenseHead only_query(std::size_t query) const;  // as if the group had this one alone
 };
 DenseHead dense_head(std::vector<float> keys, std::vector<float> values, MatView<const float> queries);
+// All KV heads of one layer; queries: [heads, head_dim].
+std::vector<DenseHead> dense_heads(const SequenceCache& cache, int layer, MatView<const float> queries);
 
 // The exact top set of the candidates, as large as the selection: by the largest softmax over all queries of the group, or by the
 // logits of one query alone. Positions, ascending.
