@@ -254,8 +254,8 @@ SpeedRow make_row(std::string engine, std::string spec, std::string phase, int d
 void SpeedMeter::collect(int depth) {
   for (std::size_t i = 0; i < options_.specs.size(); ++i) {
     const std::string& spec = options_.specs[i].canonical;
-    if (!prefill_runs_[i].empty()) report_.rows.push_back(make_row("kvartet", spec, "prefill", depth, prefill_runs_[i]));
-    SpeedRow row = make_row("kvartet", spec, "decode", depth, decode_runs_[i]);
+    if (!prefill_runs_[i].empty()) report_.rows.push_back(make_row(kOwnEngine, spec, "prefill", depth, prefill_runs_[i]));
+    SpeedRow row = make_row(kOwnEngine, spec, "decode", depth, decode_runs_[i]);
     const WeightReads reads = engine_->weight_reads();
     row.breakdown = breakdowns_[i];
     row.breakdown->times = median_times(round_times_[i]);

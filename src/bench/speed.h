@@ -56,8 +56,10 @@ struct StepBreakdown {
   std::string slow_medium;
 };
 
+inline constexpr const char* kOwnEngine = "kvartet";
+
 struct SpeedRow {
-  std::string engine;  // "kvartet" or "llama.cpp"
+  std::string engine;  // kOwnEngine or "llama.cpp"
   std::string spec;    // llama.cpp: its KV type and flash attention, the better of the two
   std::string phase;   // "prefill" or "decode"
   int depth = 0;

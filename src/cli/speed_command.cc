@@ -24,7 +24,6 @@ namespace kvartet {
 namespace {
 
 constexpr int kMostRounds = 10'000;
-constexpr std::string_view kOwnEngine = "kvartet";
 
 struct SpeedFlags {
   ModelFlags model;

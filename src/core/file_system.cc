@@ -346,7 +346,9 @@ Result<std::string> folder_or_temporary(const std::string& named) {
   std::error_code error;
   const std::filesystem::path folder = std::filesystem::temp_directory_path(error);
   if (error) {
-    const char* const wanted = std::getenv("TMPDIR");
+    const char* wanted = nullptr;
+    for (const char* const name : {"TMPDIR", "TMP", "TEMP", "TEMPDIR"})  // where the library looks, in its order
+      if (wanted == nullptr) wanted = std::getenv(name);
     return io_error(
         fmt::format("the temporary folder '{}' is no folder that can be used ({}); set TMPDIR to one, or name one with "
                     "--tier-dir",

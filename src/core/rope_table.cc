@@ -32,10 +32,11 @@ void append_angles(const RopeShape& shape, int position, std::vector<float>* cos
 // [pairs], radians per position.
 std::vector<double> frequencies(const RopeShape& shape) {
   std::vector<double> all;
+  const double step = frequency_step(shape);
   double frequency = shape.scale;
   for (int i = 0; i < shape.dims / 2; ++i) {
     all.push_back(frequency / (shape.factors.empty() ? 1.0F : shape.factors[static_cast<std::size_t>(i)]));
-    frequency *= static_cast<double>(frequency_step(shape));
+    frequency *= step;
   }
   return all;
 }

@@ -60,7 +60,7 @@ TEST(RopeTable, KeepsNormsAndRelativePositions) {
 }
 
 // The angles are the frequency's multiples, to the rounding of two products; the model's own, which RopeTurn has, differ from
-// them by the roundings that its graph makes in f32: one per pair and position, not more than the tenth pair shows.
+// them by the roundings that its graph makes in f32: one for each pair on the way, each half a unit in the angle's last place.
 TEST(RopeTable, AnglesAreTrueAndNearTheModelsOwn) {
   for (const RopeShape& shape : {RopeShape{.dims = 64, .base = 100000, .layout = RopeLayout::kHalves},
                                  RopeShape{.dims = 128, .base = 500000, .scale = 0.5, .layout = RopeLayout::kNeighbours},
